@@ -1,1 +1,1 @@
-"""The same cluster file, data and trainings on Kubernetes, by documents and the operator's own kubectl."""
+"""A cluster and its trainings on Kubernetes, from the same cluster file, by rendered manifests and kubectl."""

@@ -1,4 +1,4 @@
-"""What all of ours stands on in a Kubernetes: the namespace, who may do what in it, and how its pods are closed."""
+"""Base manifests of a cluster on Kubernetes: namespace, RBAC, priority class, network policies, pod security."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ _JOBS_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
 def operators(cluster: EksCluster) -> str:
-    """The group that an access entry gives to people who train here but rule nothing else."""
+    """Return the group name that an access entry gives to people who train here but do not administer the cluster."""
     return object_name(cluster.name, "operators")
 
 
 def training_class(cluster: EksCluster) -> str:
-    """The priority class that is rendered; `eks.priority_class` may name it."""
+    """Return the name of the priority class that is rendered. `eks.priority_class` may name it."""
     return object_name(cluster.name, "training")
 
 
 def namespace(cluster: EksCluster) -> list[Document]:
-    """The namespace, in which Kubernetes refuses pods that may more than ours need."""
+    """Return the Namespace. Its pod security labels make Kubernetes refuse pods with more rights than ours need."""
     levels = {"enforce": "baseline", "warn": "restricted", "audit": "restricted"}
     if cluster.settings.local:
         levels["enforce"] = "privileged"  # a folder of the node is no part of `baseline`
@@ -34,7 +34,7 @@ def namespace(cluster: EksCluster) -> list[Document]:
 
 
 def access(cluster: EksCluster) -> list[Document]:
-    """Service accounts without any right for our pods, and the rights of operators on what `inv eks.*` makes."""
+    """Return our pods' service accounts, without rights, and the operators' rights on what `inv eks.*` creates."""
     space, group = cluster.settings.namespace, operators(cluster)
     rules = [
         {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": [*_JOBS_VERBS]},
@@ -67,7 +67,7 @@ def access(cluster: EksCluster) -> list[Document]:
 
 
 def priority(cluster: EksCluster) -> list[Document]:
-    """A class by which trainings go before what has none, without ending what runs already."""
+    """Return a priority class that puts trainings before pods without a class. It preempts no running pod."""
     return [
         document(
             "scheduling.k8s.io/v1",
@@ -83,7 +83,10 @@ def priority(cluster: EksCluster) -> list[Document]:
 
 
 def network(cluster: EksCluster) -> list[Document]:
-    """Nobody comes in to any pod of the cluster; those of trainings reach each other, as mpirun and NCCL do."""
+    """Return network policies that close every pod of the cluster to ingress, except between pods of trainings.
+
+    mpirun and NCCL need the connections between those.
+    """
     everyone = {"matchLabels": cluster.labels}
     training = {"matchLabels": cluster.labels, "matchExpressions": [{"key": JOB, "operator": "Exists"}]}
     return [
@@ -100,7 +103,13 @@ def policy(
     ingress: list[Any] | None = None,
     egress: list[Any] | None = None,
 ) -> Document:
-    """A network policy of these pods: what comes in, and what goes out, as far as either is said."""
+    """Return a network policy for the pods that match a selector.
+
+    Args:
+        pods: the pod selector.
+        ingress: rules for incoming traffic; [] denies all of it, None leaves it alone.
+        egress: the same for outgoing traffic.
+    """
     ways = {"Ingress": ingress, "Egress": egress}
     rules = {way.lower(): said for way, said in ways.items() if said}
     return document(
@@ -114,12 +123,15 @@ def policy(
 
 
 def outside() -> dict[str, Any]:
-    """Where a pod may go that needs packages, S3 or a registry: everywhere but to the node's own credentials."""
+    """Return an egress rule for pods that need packages, S3 or a registry.
+
+    It allows every address except the metadata services, which would give the pod the node's credentials.
+    """
     return {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [_METADATA_SERVICE]}}]}
 
 
 def pod_security() -> dict[str, Any]:
-    """The image's own user, who is not root, and the runtime's usual filter of system calls."""
+    """Return a pod's security context: the image's non-root user and the runtime's default seccomp profile."""
     return {
         "runAsNonRoot": True,
         "runAsUser": UID,
@@ -130,7 +142,7 @@ def pod_security() -> dict[str, Any]:
 
 
 def container_security() -> dict[str, Any]:
-    """No right beyond the user's, and a root that cannot be written."""
+    """Return a container's security context: no privilege escalation, no capabilities, a read-only root file system."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 
@@ -145,12 +157,13 @@ def pod(
     before: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The spec of a closed pod with one container of our image, /tmp and the home folder being its own.
+    """Return the spec of a hardened pod with one container of our image and its own /tmp and home folder.
 
     Args:
-        container: its name, command and what else is its own; `resources` are a small program's without it.
-        scratch_gib: what it may write below /tmp and in its home folder, on the node's disk.
-        before: a container that has to end well before it starts.
+        container: its name, command and whatever differs from the defaults; `resources` default to those of a small
+            program.
+        scratch_gib: limit of what it may write below /tmp and in its home folder, on the node's disk.
+        before: an init container, which must succeed before the container starts.
         more: further fields of the pod's spec.
     """
     own = ("tmp", "home")
@@ -168,7 +181,7 @@ def pod(
 
 
 def _complete(cluster: EksCluster, container: dict[str, Any], mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A container with what all of ours have."""
+    """Return the container with the fields that all of our containers share."""
     own = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "home", "mountPath": HOME}]
     return {
         "image": cluster.settings.pinned_image,

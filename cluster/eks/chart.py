@@ -1,7 +1,7 @@
-"""A Helm chart around the same documents: what differs between clusters is taken from its values, the file's fields.
+"""Helm chart with the rendered manifests. Values that differ between clusters become fields of values.yaml.
 
-The documents are rendered for a cluster whose values are marks, and each mark is replaced by the value's expression;
-what is there only with a field that is set stands between `if` and `end`.
+The manifests are rendered for a cluster whose values are placeholders. Each placeholder is then replaced by a template
+expression. Parts that exist only if a field is set are put between `if` and `end`.
 """
 
 import difflib
@@ -22,7 +22,7 @@ _CIDR = "192.0.2.1/32"
 _LUSTRE = '{{ (split ":" .Values.eks.fsx)._0 }}'
 _REGION = "zzregion-1"
 _DOMAIN = 'amazonaws.com{{ if hasPrefix "cn-" .Values.region }}.cn{{ end }}'
-# A mark in a document, and what the chart has in its place; the longer ones first.
+# Placeholders in a manifest and the expressions that replace them. Longer placeholders come first.
 _MARKS = {
     efa_image(_REGION): "{{ .Values.plugins.efa_image }}",
     f"fs-000000000000000f5.fsx.{_REGION}.amazonaws.com": f"{_LUSTRE}.fsx.{{{{ .Values.region }}}}.{_DOMAIN}",
@@ -52,7 +52,10 @@ _EACH_NETWORK = re.compile(rf"( *- (?:ipBlock:\n +cidr: )?){re.escape(_CIDR)}\n"
 
 
 def chart(cluster: EksCluster) -> dict[str, str]:
-    """The chart's files by their names below its folder. Raises ConfigError where the cluster file lacks something."""
+    """Return the chart's files, keyed by their paths in the chart's folder.
+
+    Raises ConfigError if the cluster file lacks something.
+    """
     rendered(cluster)  # what it lacks is said of the file, not of our marks
     templates = {f"templates/{noun.rpartition('/')[2]}.yaml": _template(noun) for noun in nouns()}
     about = {
@@ -68,12 +71,12 @@ def chart(cluster: EksCluster) -> dict[str, str]:
 
 
 def nouns() -> list[str]:
-    """What is in the chart: all that is rendered but trainings, which would begin with its installation."""
+    """Return the chart's nouns: all that are rendered except trainings, which the chart's installation would start."""
     return [noun for noun in NOUNS if not noun.startswith("jobs/")]
 
 
 def values(cluster: EksCluster) -> dict[str, Any]:
-    """The cluster file's fields that documents are made of, and what follows from the instance type."""
+    """Return the cluster file's fields that manifests depend on, and what follows from the instance type."""
     own = cluster.settings
     return {
         "name": cluster.name,
@@ -94,12 +97,12 @@ def values(cluster: EksCluster) -> dict[str, Any]:
 
 
 def _plain(value: Mapping[str, Any]) -> str:
-    """A mapping as YAML, as helm reads it: no document's mark before it."""
+    """Return a mapping as YAML for helm, without a document separator."""
     return text([dict(value)]).removeprefix("---\n")
 
 
 def _template(noun: str) -> str:
-    """A noun's documents with expressions instead of values."""
+    """Return a noun's manifests as a template, with expressions instead of values."""
     variants = {
         on: NOUNS[noun](_marked_cluster(**dict(zip(_CONDITIONS, on, strict=True))))
         for on in product((False, True), repeat=len(_CONDITIONS))
@@ -108,7 +111,7 @@ def _template(noun: str) -> str:
 
 
 def _merged(conditions: Sequence[str], variants: Mapping[tuple[bool, ...], list[Document]]) -> str:
-    """The text of the variants, each of which is there if the conditions are as it says."""
+    """Return one text of all variants. Each variant's own lines are under the conditions in its key."""
     if not conditions:
         return text(variants[()])
     off, on = ({key[1:]: found for key, found in variants.items() if key[0] is way} for way in (False, True))
@@ -120,7 +123,10 @@ def _merged(conditions: Sequence[str], variants: Mapping[tuple[bool, ...], list[
 
 
 def _either(condition: str, on: list[str], off: list[str]) -> str:
-    """Lines that both have as they are, the others under the condition; all, where a part would cut another's."""
+    """Merge two variants: common lines stay as they are, the others are put under the condition.
+
+    If a differing part would split another `if` block, all lines of both variants are put under the condition.
+    """
     made = ""
     for kind, a, b, c, d in difflib.SequenceMatcher(None, on, off, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -140,7 +146,7 @@ def _under(condition: str, on: list[str], off: list[str]) -> str:
 
 
 def _is_whole(lines: list[str]) -> bool:
-    """Whether every `if` among these has its `end` among them, and no other's."""
+    """Return True if these lines contain every `if` together with its `end`, and no `else` or `end` of another `if`."""
     depth = 0
     for line in lines:
         depth += line.startswith("{{- if") - line.startswith("{{- end")
@@ -150,7 +156,7 @@ def _is_whole(lines: list[str]) -> bool:
 
 
 def _with_values(marked: str) -> str:
-    """Marks replaced by expressions: a list of networks by a loop, any other scalar by a quoted text."""
+    """Replace placeholders by expressions: a list of networks by a loop, any other scalar by a quoted string."""
     looped = _EACH_NETWORK.sub(r"{{- range .Values.eks.allow_cidrs }}\n\1{{ . | quote }}\n{{- end }}\n", marked)
     return "".join(_line(line) for line in looped.splitlines(keepends=True))
 
@@ -163,7 +169,7 @@ def _line(line: str) -> str:
 
 
 def _marked_cluster(*, allow_cidrs: bool, fsx: bool, local: bool, gpu: bool, efa: bool) -> EksCluster:
-    """A cluster whose every value is a mark, with what is chosen."""
+    """Return a cluster whose values are all placeholders, with the chosen optional parts."""
     cards = Instance(gpu="", gpus=int(gpu), efa=int(efa), card_gbit=1, nvme=False, nvswitch=False)
     settings = EksSettings(
         namespace="zzspace",

@@ -17,7 +17,7 @@ DEFAULT_NAME, DEFAULT_TYPE, DEFAULT_WORKERS = "training", "g5.12xlarge", 1  # as
 
 @dataclass(frozen=True, kw_only=True)
 class EksCluster:
-    """What a cluster file says of a cluster on Kubernetes. All of its nodes train: there is no master among them."""
+    """A cluster on Kubernetes as its cluster file describes it. All of its nodes train: none of them is a master."""
 
     name: str
     folder: Path
@@ -47,40 +47,40 @@ class EksCluster:
 
     @property
     def api_from(self) -> tuple[str, ...]:
-        """Who may reach the Kubernetes API from outside: where the operator comes from, and who may reach services."""
+        """Networks that may reach the Kubernetes API from outside: the operator's and those that may reach services."""
         own = (self.ssh_from,) if self.ssh_from else ()
         return tuple(dict.fromkeys((*own, *self.settings.allow_cidrs)))
 
     @property
     def gpus(self) -> int:
-        """GPUs of a node; 0 of one without."""
+        """GPUs per node; 0 without GPUs."""
         return self.instance.gpus if self.instance else 0
 
     @property
     def slots(self) -> int:
-        """Ranks of a node: its GPUs; one on a machine without."""
+        """Ranks per node: one per GPU, or one on a node without GPUs."""
         return self.gpus or 1
 
     @property
     def efa(self) -> int:
-        """EFA interfaces of a node."""
+        """EFA interfaces per node."""
         return self.instance.efa if self.instance else 0
 
     @property
     def object_name(self) -> str:
-        """The name as Kubernetes' objects take it, which know no capitals."""
+        """The cluster's name for Kubernetes objects, which must be lower case."""
         return self.name.lower()
 
     @property
     def labels(self) -> dict[str, str]:
-        """What every object of the cluster is labelled with."""
+        """The labels that every object of the cluster has."""
         return {"app.kubernetes.io/part-of": "dlami-cluster", "dlami/cluster": self.object_name}
 
 
 def load_eks(where: str | None = None) -> EksCluster:
-    """The cluster that the cluster file of a folder (or CLUSTER, or the nearest one above) describes.
+    """Return the cluster that the cluster file of a folder describes (default: CLUSTER, or the nearest folder above).
 
-    Raises ConfigError for a file that is not there or cannot be used.
+    Raises ConfigError if the file is missing or cannot be used.
     """
     folder = existing_folder(where)
     path = folder / "cluster.toml"
@@ -90,12 +90,15 @@ def load_eks(where: str | None = None) -> EksCluster:
 
 
 def of_type(cluster: EksCluster, kind: str) -> EksCluster:
-    """The cluster whose nodes are of this type. Raises FieldError for one with GPUs that we do not know."""
+    """Return the cluster with nodes of this type. Raises FieldError for a type with GPUs that we do not know."""
     return replace(cluster, instance_type=kind, instance=_instance(kind), other_types=())
 
 
 def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
-    """The cluster that decoded TOML describes, its types checked. Raises FieldError for a value that cannot be used."""
+    """Return the cluster that decoded TOML describes, its types checked.
+
+    Raises FieldError for a value that cannot be used.
+    """
     check_notify(values.get("notify", ""))
     check_results(values.get("results", ""))
     nodes, storage, eks = (values.get(table, {}) for table in ("nodes", "storage", "eks"))
@@ -124,14 +127,14 @@ def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
 
 
 def _network(table: dict[str, Any]) -> dict[str, Any]:
-    """Where the nodes live, as the file says it."""
+    """Return the network fields of EksCluster from the file's [network] table."""
     private = table.get("private_subnet", "")
     subnets = tuple(private) if isinstance(private, list) else (private,) if private else ()
     return {"private_subnets": subnets, **{k: table[k] for k in ("zone", "cidr", "vpc") if k in table}}
 
 
 def _name(name: str) -> str:
-    """It stands in the names and labels of Kubernetes' objects."""
+    """Check a cluster's name, which becomes part of names and labels of Kubernetes objects. Raises FieldError."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,39}[A-Za-z0-9]|[A-Za-z]", name):
         raise FieldError(
             "name", f"{name!r} does not fit Kubernetes", "use a letter, then up to 40 letters, digits and hyphens"
@@ -146,7 +149,10 @@ def _number(workers: int) -> int:
 
 
 def _instance(kind: str) -> Instance | None:
-    """Raises FieldError for a type whose name says that it has GPUs, of which we do not know how many."""
+    """Return what is known of an instance type; None for a type without GPUs that we do not know.
+
+    Raises FieldError for an unknown type whose name says that it has GPUs.
+    """
     known = instance_of(kind)
     if known is None and kind[:1] in ("p", "g"):
         raise FieldError("nodes.instance_type", f"{kind!r} is not in our table of GPU instances", "choose another type")

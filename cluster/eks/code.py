@@ -1,4 +1,4 @@
-"""The operator's code on its way to a job's launcher: in a Secret of the job, where it is small enough for one."""
+"""The operator's code on its way to a job's launcher: in a Secret of the job, if it is small enough."""
 
 import base64
 import gzip
@@ -21,12 +21,12 @@ ARCHIVE, ABOUT = "code.tar.gz", "about.json.gz"
 
 
 def code_of(snapshot: Snapshot) -> Code:
-    """What an order says of it."""
+    """Return the reference to a code snapshot that an order carries."""
     return Code(digest=snapshot.digest, below=snapshot.below)
 
 
 def secret_of(snapshot: Snapshot, job: str, cluster: str, namespace: str) -> Document:
-    """The code as a Secret of a job. Raises ConfigError for what is too much, and if a file has changed since."""
+    """Return the code as a Secret of a job. Raises ConfigError if it is too large, or if a file has changed since."""
     from cluster.sync.deliver import description
 
     archive = io.BytesIO()
@@ -52,12 +52,15 @@ def secret_of(snapshot: Snapshot, job: str, cluster: str, namespace: str) -> Doc
 
 
 def secret_name(job: str) -> str:
-    """The name of the Secret with a job's code."""
+    """Return the name of the Secret with a job's code."""
     return f"{job}-code"
 
 
 def put_into_store(mounted: Path, shared: Path, digest: str) -> None:
-    """The code of a mounted Secret kept on the shared folder, as `inv train.run` delivers it. Raises ClusterError."""
+    """Copy the code from a mounted Secret to the shared folder, laid out as `inv train.run` delivers it.
+
+    Raises ClusterError.
+    """
     try:
         said: dict[str, Any] = json.loads(gzip.decompress((mounted / ABOUT).read_bytes()))
         answer = store.answer(str(shared), digest, said["about"], said["rows"])

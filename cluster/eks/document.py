@@ -1,4 +1,4 @@
-"""A Kubernetes document as a plain value, what all of ours have in common, and their text as YAML."""
+"""A Kubernetes manifest as a plain value, the fields that all of ours share, and its text as YAML."""
 
 import re
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ _WORDS_OF_OTHER_READERS = frozenset("yYnN")  # Booleans to Go's readers of YAML,
 
 
 def object_name(*parts: str) -> str:
-    """A name that every kind of object may have, of the cluster's name and what the object is.
+    """Return a name that is valid for every kind of object, from the cluster's name and the object's purpose.
 
-    Raises ConfigError for one that Kubernetes would refuse: over 63 signs, or others than letters, digits and hyphens.
+    Raises ConfigError if Kubernetes would refuse it: over 63 characters, or others than letters, digits and hyphens.
     """
     name = "-".join(parts).lower()
     if not _NAME.fullmatch(name):
@@ -32,21 +32,21 @@ def object_name(*parts: str) -> str:
 
 
 def labels(cluster: str, **more: str) -> dict[str, str]:
-    """The labels of every object of a cluster: by these they are found, and deleted.
+    """Return the labels of every object of a cluster, by which they are found and deleted.
 
     Args:
-        more: further ones; `app="tensorboard"` becomes `app.kubernetes.io/name`, `job=ID` the training's.
+        more: further labels; `app="tensorboard"` becomes `app.kubernetes.io/name`, `job=ID` becomes `dlami/job`.
     """
     known = {"app": "app.kubernetes.io/name", "job": JOB}
     return {PART_OF: PROJECT, CLUSTER: object_name(cluster), **{known[key]: value for key, value in more.items()}}
 
 
 def document(api: str, kind: str, name: str, cluster: str, *, namespace: str = "", **fields: Any) -> Document:
-    """A document with its labels.
+    """Return a manifest with the cluster's labels.
 
     Args:
-        namespace: "" for a kind that is in none.
-        fields: `spec`, `data` and what else the kind has beside its metadata; `metadata` adds to ours.
+        namespace: "" for a kind that is not namespaced.
+        fields: `spec`, `data` and other fields of the kind; `metadata` is merged into ours.
     """
     own = {"namespace": namespace} if namespace else {}
     more = dict(fields.pop("metadata", {}))
@@ -60,14 +60,14 @@ def document(api: str, kind: str, name: str, cluster: str, *, namespace: str = "
 
 
 def text(documents: Iterable[Document]) -> str:
-    """The documents as one YAML stream: the same values give the same text, in the order in which people write them.
+    """Return the manifests as one YAML stream, with keys in the customary order. Equal values give equal text.
 
-    What any reader of YAML, 1.1 or 1.2, could take for a number or a Boolean is quoted where it is a text.
+    Strings that a YAML 1.1 or 1.2 reader could take for a number or a Boolean are quoted.
     """
     import yaml
 
     class Writer(yaml.SafeDumper):
-        """Block style, indented lists, no anchors."""
+        """YAML dumper: block style, indented lists, no anchors."""
 
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             super().increase_indent(flow, False)
@@ -93,7 +93,7 @@ def text(documents: Iterable[Document]) -> str:
 
 
 def read(stream: str) -> list[Document]:
-    """The documents of a YAML stream. Raises ConfigError with the line for what is none."""
+    """Parse a YAML stream of manifests. Raises ConfigError with the line if it is not YAML, or not a manifest."""
     import yaml
 
     try:
@@ -106,7 +106,7 @@ def read(stream: str) -> list[Document]:
 
 
 def _in_order(value: Any) -> Any:
-    """The same with what names a thing before what it is made of."""
+    """Return the value with the keys that identify an object before all other keys."""
     if isinstance(value, dict):
         keys = [*(k for k in _FIRST if k in value), *(k for k in value if k not in _FIRST)]
         return {key: _in_order(value[key]) for key in keys}
@@ -114,7 +114,10 @@ def _in_order(value: Any) -> Any:
 
 
 def _could_be_another(value: str) -> bool:
-    """Whether some reader takes this text for another type: `1e3` and `0o17` are numbers to Go, not to PyYAML."""
+    """Return True if some YAML reader would parse this string as another type.
+
+    `1e3` and `0o17` are numbers to Go, not to PyYAML.
+    """
     if value in _WORDS_OF_OTHER_READERS:
         return True
     for number in (float, lambda word: int(word, 0)):

@@ -1,4 +1,4 @@
-"""The cluster as eksctl's own ClusterConfig, for those who use eksctl: from the same cluster file, asking nobody."""
+"""The cluster as eksctl's own ClusterConfig, from the same cluster file and without a query to AWS."""
 
 from typing import Any
 
@@ -11,20 +11,21 @@ ADDONS = (
     *("coredns", "kube-proxy", "vpc-cni", "eks-pod-identity-agent"),
     *("aws-efs-csi-driver", "eks-node-monitoring-agent"),
 )
-# What an add-on does only when it is told to: without this the VPC CNI lets network policies be made and obeys none.
+# Settings of add-ons. By default the VPC CNI accepts network policies but does not enforce them.
 # Source: EKS User Guide, "Limit Pod traffic with Kubernetes network policies".
 CONFIGURED = {"vpc-cni": '{"enableNetworkPolicy": "true"}'}
 LOG_DAYS = 30
-# Zones, by the ids that mean the same in every account, in which EKS puts no interfaces of its own.
+# Zones in which EKS creates no interfaces, by the ids that mean the same in every account.
 # Source: EKS User Guide, "View Amazon EKS networking requirements for VPC and subnets".
 WITHOUT_EKS = ("use1-az3", "usw1-az2", "cac1-az3")
 
 
 def cluster_config(cluster: EksCluster, second_zone: str = "") -> Document:
-    """What `eksctl create cluster -f` takes. Raises ConfigError where something is open that eksctl must be told.
+    """Return the configuration for `eksctl create cluster -f`. Raises ConfigError if a required choice is missing.
 
-    second_zone: of a new network, for EKS's own interfaces: an account has not every letter, nor EKS every zone.
-    EFS, the key for secrets and the rights of trainings' pods are `inv eks.create`'s alone: eksctl makes none of them.
+    second_zone: another zone of a new network, for EKS's own interfaces. It must be given, since not every account has
+    every zone, and EKS does not support every zone.
+    eksctl does not create EFS, the key for secrets, or the rights of trainings' pods. `inv eks.create` does.
     """
     if not cluster.zone and not cluster.private_subnets:
         raise FieldError(
@@ -56,7 +57,7 @@ def _addon(name: str) -> dict[str, str]:
 
 
 def _network(cluster: EksCluster, second_zone: str) -> dict[str, Any]:
-    """A new network of two zones, or the file's own subnets; who may reach the API."""
+    """Return the network and API access: a new network in two zones, or the file's own subnets."""
     api = {
         "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(cluster.api_from)},
         **({"publicAccessCIDRs": list(cluster.api_from)} if cluster.api_from else {}),
@@ -77,7 +78,10 @@ def _network(cluster: EksCluster, second_zone: str) -> dict[str, Any]:
 
 
 def _nodes(cluster: EksCluster) -> dict[str, Any]:
-    """The node group. With EFA eksctl makes a placement group of its own; without, it takes one that is there only."""
+    """Return the node group.
+
+    With EFA, eksctl creates a placement group for it; without, only an existing one can be used.
+    """
     where = {"subnets": ["private-0"]} if cluster.private_subnets else {"availabilityZones": [cluster.zone]}
     reserved = {"capacityReservationTarget": {"capacityReservationID": cluster.reservation}}
     return {

@@ -1,4 +1,4 @@
-"""What the image of the pods has and where: what documents, its build and the lab's stand-in of a node agree on."""
+"""Paths, user and ports of the pods' image, shared by manifests, the image's build and the lab's simulated nodes."""
 
 USER = "dlami"
 UID = 1000  # and the group's number

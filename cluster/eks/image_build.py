@@ -1,4 +1,4 @@
-"""The build of the pods' image: checked before it begins, done by scripts/image/build.sh, measured at its end."""
+"""Build of the pods' image: checks its requirements, runs scripts/image/build.sh, and measures the result."""
 
 import json
 import os
@@ -26,7 +26,7 @@ _END_S = 600.0  # for the build to take away what it made: 200,000 files
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One image to be built."""
+    """Request to build one image."""
 
     tag: str
     file: Path
@@ -38,7 +38,7 @@ class Build:
 
     @classmethod
     def of(cls, *, tag: str, file: str, variant: str, torch: bool, base: str, wheels: str, root: str) -> "Build":
-        """It from what was typed. Raises ConfigError before anything is made."""
+        """Check the command's arguments and return the build. Raises ConfigError before anything is created."""
         if not IS_CHECKOUT or not (ROOT / ".git").exists():
             raise ConfigError("the image is built of committed files: run this in a checkout of the project")
         if not _TAG.fullmatch(tag):
@@ -64,7 +64,7 @@ class Build:
         return cls(tag=tag, file=target, variant=variant, torch=torch, base=base, wheels=wheels_at, root=root_at)
 
     def described(self) -> str:
-        """What would be done, in a line."""
+        """Return one line that says what would be built, for a dry run."""
         base = self.base or "Debian's packages"
         packages = f"packages of {self.wheels}" if self.wheels else "packages fetched as requirements.lock has them"
         more = f", unpacked in {self.root}" if self.root else ""
@@ -72,7 +72,10 @@ class Build:
         return f"would build {self.tag} ({what}) on {base}, {packages}, into {self.file}{more}"
 
     def run(self) -> dict[str, Any]:
-        """Build it: its file, bytes, digest, seconds and commit. Raises ClusterError; nothing half-made stays."""
+        """Build the image. Return its file, size in bytes, digest, build seconds and commit.
+
+        Raises ClusterError if the build fails. A failed build leaves nothing behind.
+        """
         words = [str(SCRIPT), self.tag, str(self.file), *([str(self.root)] if self.root else [])]
         commit = _commit()
         torch = "yes" if self.torch else "no"
@@ -110,9 +113,10 @@ class Build:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The build ended, and all that it made taken away: its script does that when its tools have ended.
+    """Terminate the build and wait until its script has removed what it created.
 
-    Where it runs in a namespace of users, the process that made that one ends at once, and the script behind it later.
+    Raises ClusterError if that takes too long. In a user namespace the process that created the namespace ends at once,
+    and the script inside it later.
     """
     os.killpg(process.pid, signal.SIGTERM)
     if not wait_until(lambda: process.poll() is not None and not _is_there(process.pid), _END_S, pause_s=0.1):
@@ -139,7 +143,7 @@ def _commit() -> str:
 
 
 def _digest(archive: Path) -> str:
-    """The one by which registries know an image, of an OCI archive: equal for images that are equal."""
+    """Return the digest by which registries identify the image in an OCI archive. Equal images have equal digests."""
     with tarfile.open(archive) as tar:
         index = tar.extractfile("index.json")
         assert index, archive

@@ -1,4 +1,4 @@
-"""What a build of the pods' image needs of this machine and of who builds it: looked at before anything begins."""
+"""Requirements of an image build on this machine and on the user who runs it, checked before the build starts."""
 
 import os
 import pwd
@@ -24,7 +24,7 @@ _SWITCHES = {  # of a kernel, each with the value that closes its namespaces to 
 
 
 def check(base: str, root: str) -> None:
-    """Nothing, where an image can be built here. Raises ConfigError with what is missing, and what helps."""
+    """Check that an image can be built here. Raises ConfigError that names what is missing and the remedy."""
     _check_tools(["buildah", "git", *([] if base else ["mmdebstrap"])])
     _check_room(Path(os.environ.get("WORK") or "/var/tmp"))
     if os.geteuid():
@@ -61,7 +61,10 @@ def _check_room(folder: Path) -> None:
 
 
 def _check_namespace(user: str) -> None:
-    """Whoever is not root is it in a namespace of users, with numbers of his own for the files of others there."""
+    """Check that this user can be root in a user namespace with enough subordinate ids. Raises ConfigError.
+
+    Files of the image's other users are owned by those ids.
+    """
     try:
         said = subprocess.run(_ASK, capture_output=True, text=True, check=False, timeout=_ASK_S)
     except subprocess.TimeoutExpired:
@@ -88,12 +91,12 @@ def _why_closed(stderr: str) -> str:
 
 
 def _count(table: str) -> int:
-    """Of a map as the kernel shows it, rows of inside, outside and count: how many numbers it has."""
+    """Return how many ids a map of the kernel has, from its rows of inside, outside and count."""
     return sum(int(row.split()[2]) for row in table.splitlines() if row.strip())
 
 
 def _end(table: Path) -> int:
-    """The first number after all that /etc/subuid or its like has given to anybody."""
+    """Return the first id after all that /etc/subuid or /etc/subgid has assigned; 0 if the file cannot be read."""
     try:
         rows: Iterable[list[str]] = [line.split(":") for line in table.read_text().splitlines()]
         return max((int(row[1]) + int(row[2]) for row in rows if len(row) == 3), default=0)

@@ -1,4 +1,4 @@
-"""Trainings on Kubernetes from the operator's seat: MPIJobs started, listed, followed and ended by kubectl."""
+"""Trainings on Kubernetes, controlled from the operator's machine by kubectl: start, list, follow, stop."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ _STATES = {"Succeeded": "succeeded", "Failed": "failed", "Suspended": "suspended
 
 @dataclass(frozen=True, kw_only=True)
 class EksJob:
-    """A training, as its MPIJob tells."""
+    """State of a training, read from its MPIJob."""
 
     id: str
     state: str  # waiting, running, succeeded, failed, suspended
@@ -36,17 +36,21 @@ class EksJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to its end."""
+        """True if the job has succeeded or failed."""
         return self.state in ("succeeded", "failed")
 
 
 def still_there(pods: list[Document]) -> list[Document]:
-    """Of these pods the ones that may still run something; one that has ended stays listed until Kubernetes sweeps."""
+    """Return those pods that may still run something. Ended pods stay listed until Kubernetes removes them."""
     return [p for p in pods if p.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
 
 
 def job_of(mpijob: Document, now: float) -> EksJob:
-    """What an MPIJob says of itself."""
+    """Return the state of the job that an MPIJob describes.
+
+    Args:
+        now: seconds since the epoch, for the job's age.
+    """
     status, meta = mpijob.get("status") or {}, mpijob["metadata"]
     conditions = {c["type"]: c for c in status.get("conditions", ()) if c.get("status") == "True"}
     kind = next((k for k in _STATES if k in conditions), "")
@@ -71,9 +75,10 @@ class EksJobs:
         self._kubectl = Kubectl(cluster.settings.context, cluster.settings.namespace)
 
     def start(self, mpijob: Document, secrets: Sequence[Document] = ()) -> None:
-        """Create it; what belongs to it goes when it does. One that has ended and has its name makes room.
+        """Create an MPIJob, and Secrets that Kubernetes deletes with it.
 
-        Raises ConfigError where something is missing that it stands on, or one of its name goes on.
+        An ended job of the same name is deleted first. Raises ConfigError if a prerequisite is missing, or if a job of
+        this name has not ended.
         """
         name = mpijob["metadata"]["name"]
         require(self._kubectl, self._cluster, [mpijob, *secrets])
@@ -93,12 +98,12 @@ class EksJobs:
             raise
 
     def list(self) -> list[EksJob]:
-        """All that Kubernetes still knows, the oldest first."""
+        """Return all jobs that Kubernetes still knows, the oldest first."""
         found = self._kubectl.get(KIND, selector=f"{CLUSTER}={object_name(self._cluster.name)}")
         return sorted((job_of(one, time.time()) for one in found), key=lambda job: -job.age_s)
 
     def find(self, which: str) -> EksJob:
-        """The job with this id or an unambiguous part of it; `last` is the youngest. Raises ConfigError."""
+        """Return the job with this id or an unambiguous part of it; `last` is the youngest. Raises ConfigError."""
         known = self.list()
         found = known[-1:] if which == "last" else [j for j in known if j.id == which]
         found = found or [j for j in known if which in j.id]
@@ -112,9 +117,9 @@ class EksJobs:
         )
 
     def left_s(self) -> dict[str, float | None]:
-        """Seconds until the last step of each training that runs, as it says itself; None where that is not known.
+        """Return the seconds until the last step of each running training, as its launcher estimates. None if unknown.
 
-        Raises ClusterError if one of them cannot be asked.
+        Raises ClusterError if a launcher cannot be queried.
         """
         found: dict[str, float | None] = {}
         for job in self.list():
@@ -125,7 +130,10 @@ class EksJobs:
         return found
 
     def follow(self, name: str, *, raw: bool = False) -> int:
-        """Print a job's console until it ends; 0 if it has succeeded. Whatever becomes of its launcher pods."""
+        """Print a job's console until the job ends, across restarts of its launcher.
+
+        Return 0 if the job has succeeded, else 1. Raises ConfigError if the job is deleted meanwhile.
+        """
         said, shown = "", ""
         for job in self._watched(name):
             if job.is_over and shown:
@@ -142,7 +150,7 @@ class EksJobs:
         raise ConfigError(f"{name} is not there any more: somebody has stopped it")
 
     def logs(self, name: str, *, follow: bool, raw: bool = False) -> int:
-        """Print what its launcher has said; with `follow` until the job ends."""
+        """Print what the job's launcher has printed so far; with `follow`, until the job ends."""
         if follow:
             return self.follow(name, raw=raw)
         pod = self._launcher(name)
@@ -156,7 +164,10 @@ class EksJobs:
         return self._kubectl.logs(pod["metadata"]["name"], raw=raw)
 
     def stop(self, name: str) -> None:
-        """Have its ranks save and leave, and wait until its pods are gone. Raises ClusterError if some stay."""
+        """Delete the job and wait until its pods are gone. Its ranks save and leave.
+
+        Raises ClusterError if pods stay.
+        """
         self._kubectl.delete(KIND, name)
         self._await_gone(name)
 
@@ -173,7 +184,10 @@ class EksJobs:
         return job_of(found[0], time.time()) if found else None
 
     def _watched(self, name: str) -> Iterator[EksJob]:
-        """How it stands, again and again, as long as it is there; an API server may be away for a while."""
+        """Yield the job's state every few seconds while it exists.
+
+        Tolerates an API server that is away for up to _AWAY_S.
+        """
         heard = time.monotonic()
         while True:
             try:
@@ -189,12 +203,12 @@ class EksJobs:
             time.sleep(_LOOK_S)
 
     def _launcher(self, name: str) -> Document | None:
-        """Its newest launcher pod."""
+        """Return the job's newest launcher pod."""
         pods = self._kubectl.get("pods", selector=f"{JOB}={name},dlami/role=launcher")
         return max(pods, key=lambda p: str(p["metadata"].get("creationTimestamp", "")), default=None)
 
     def _waits_for(self, job: EksJob, launcher: Document | None) -> str:
-        """Why there is no console yet."""
+        """Return one line that says why there is no console yet."""
         if launcher is not None:
             return f"its launcher starts: {': '.join(filter(None, reason(launcher))) or 'it is being scheduled'}"
         pods = self._kubectl.get("pods", selector=f"{JOB}={job.id},dlami/role=worker")
@@ -209,7 +223,7 @@ def _ended(job: EksJob) -> int:
 
 
 def _container(pod: Document) -> str:
-    """What tells one run of its container from the next."""
+    """Return a text that identifies one run of the pod's container."""
     states = (pod.get("status") or {}).get("containerStatuses") or [{}]
     return f"{pod['metadata']['name']} {states[0].get('containerID', '')} {states[0].get('restartCount', 0)}"
 
@@ -220,7 +234,7 @@ def _is_ready(pod: Document) -> bool:
 
 
 def table(jobs: Sequence[EksJob]) -> str:
-    """The jobs, one a line."""
+    """Return the jobs as a table, one per line."""
     from cluster.jobs.show import duration
 
     if not jobs:

@@ -1,4 +1,4 @@
-"""The operator's own kubectl: the one way to a Kubernetes cluster, with time limits and errors in a sentence."""
+"""Wrapper of the operator's own kubectl: the only access to a Kubernetes cluster, with time limits and clear errors."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.terminal import pass_on, pass_on_raw
 
 BINARY_VARIABLE = "DLAMI_KUBECTL"  # names another kubectl than the first on PATH
-# The whole operator v0.8.2, by its commit: a tag can be moved. Its CRD is too long for a client-side apply.
+# mpi-operator v0.8.2, pinned by commit because a tag can be moved. Its CRD is too long for a client-side apply.
 OPERATOR = (
     "kubectl apply --server-side -f "
     "https://raw.githubusercontent.com/kubeflow/mpi-operator/b10758da23ce5d9b9efa6f42f7b050dc8605f5f5/deploy/v2beta1/mpi-operator.yaml"
@@ -27,7 +27,7 @@ _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
 class KubectlError(ClusterError):
-    """kubectl could not do it; the text says why and what to do. `said` is what it said itself."""
+    """Failure of kubectl; the text gives the reason and the remedy. `said` is kubectl's own output."""
 
     def __init__(self, sentence: str, said: str = "") -> None:
         super().__init__(sentence)
@@ -35,34 +35,34 @@ class KubectlError(ClusterError):
 
 
 class Kubectl:
-    """One cluster's namespace, as kubectl's configuration reaches it."""
+    """One namespace of a cluster, accessed with kubectl's configuration."""
 
     def __init__(self, context: str = "", namespace: str = "") -> None:
-        """context: "" for the one that kubectl has chosen; namespace likewise."""
+        """context: "" for kubectl's current context; namespace: "" for that context's namespace."""
         self.context, self.namespace = context, namespace
 
     def get(self, kind: str, name: str = "", *, selector: str = "") -> list[Document]:
-        """The objects of this kind: the one of this name, or all that have the labels; [] where there is none."""
+        """Return the objects of this kind: the one with this name, or all that match the selector; [] if none exist."""
         which = [name] if name else ["--selector", selector] if selector else []
         said = self._run(["get", kind, *which, "--ignore-not-found", "--output", "json"])
         return _documents(said)
 
     def create(self, documents: Iterable[Document]) -> list[Document]:
-        """Create these, and how the server keeps them. Raises KubectlError if one is there already."""
+        """Create the objects and return them as the server stores them. Raises KubectlError if one exists already."""
         return _documents(self._run(["create", "--filename", "-", "--output", "json"], text(documents)))
 
     def apply(self, documents: Iterable[Document]) -> list[Document]:
-        """Create these, or change those that are there to what these say; how the server keeps them."""
+        """Create the objects or update existing ones to these manifests. Return them as the server stores them."""
         return _documents(self._run(["apply", "--filename", "-", "--output", "json"], text(documents)))
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """Change fields of one object, as a JSON merge patch does."""
+        """Change fields of one object by a JSON merge patch."""
         self._run(["patch", kind, name, "--type", "merge", "--patch", json.dumps(change)])
 
     def delete(self, kind: str, name: str, *, wait_s: float = 0) -> bool:
-        """Delete one object; whether there was one.
+        """Delete one object. Return True if it existed.
 
-        wait_s: until it is gone, for so long at most; with 0 it goes by itself.
+        wait_s: wait at most this long until it is gone; 0 returns without waiting.
         """
         patience = ["--wait=true", f"--timeout={wait_s:g}s"] if wait_s else ["--wait=false"]
         said = self._run(
@@ -73,9 +73,9 @@ class Kubectl:
     def logs(
         self, pod: str, *, follow: bool = False, container: str = "", tail: int | None = None, raw: bool = False
     ) -> int:
-        """Print a pod's log here, with `follow` until it ends. Return kubectl's exit code. Ctrl-C ends the printing.
+        """Print a pod's log; with `follow`, until it ends. Return kubectl's exit code. Ctrl-C stops the printing.
 
-        raw: control characters too, where a terminal shows it.
+        raw: keep control characters on a terminal.
         """
         words = ["logs", pod]
         words += ["--container", container] if container else []
@@ -86,18 +86,18 @@ class Kubectl:
         return 0
 
     def tail(self, pod: str, lines: int) -> str:
-        """The last lines of a pod's log."""
+        """Return the last lines of a pod's log."""
         return self._run(["logs", pod, "--tail", str(lines)])
 
     @contextlib.contextmanager
     def forward(self, target: str, port: int, local_port: int = 0) -> Iterator[int]:
-        """A port of 127.0.0.1 that leads to a port of `target`, such as `service/tensorboard`, for a `with`.
+        """Forward a port of 127.0.0.1 to a port of `target`, such as `service/tensorboard`. Yields the local port.
 
-        local_port: 0 for one that is free. Raises KubectlError if it does not open.
+        local_port: 0 for a free one. Raises KubectlError if it does not open.
         """
         words = [*self._words(), "port-forward", "--address", "127.0.0.1", target, f"{local_port or ''}:{port}"]
         with _started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            # It says a line for each connection, and would forward none any more once nobody reads them.
+            # kubectl prints a line per connection, and would block once the pipe is full.
             reading = threading.Thread(target=_read_on, args=(process,), daemon=True, name="port-forward")
             try:
                 opened = _opened(process, target)
@@ -109,7 +109,7 @@ class Kubectl:
                     reading.join(_FORWARD_S)
 
     def _attached(self, words: Sequence[str], on_output: Callable[[object, str, bytes], None]) -> int:
-        """Pass kubectl's output on for as long as it runs. Return its exit code."""
+        """Pass kubectl's output on until it ends. Return its exit code."""
         with _started([*self._words(), *words], stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
@@ -122,7 +122,7 @@ class Kubectl:
                 raise
 
     def _run(self, words: Sequence[str], stdin: str = "", limit_s: float = _ANSWER_S) -> str:
-        """What kubectl says. Raises KubectlError."""
+        """Run kubectl and return its output. Raises KubectlError if it fails or exceeds the time limit."""
         command = [*self._words(), f"--request-timeout={limit_s:g}s", *words]
         try:
             with _started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -146,9 +146,9 @@ class Kubectl:
 
 
 def sentence(complaint: str, words: Sequence[str], context: str, namespace: str) -> str:
-    """What kubectl's complaint means, and what to do next.
+    """Turn kubectl's error output into one sentence with the remedy.
 
-    words: what it was asked, without the flags that say where.
+    words: the arguments kubectl was run with, without those for context and namespace.
     """
     lines = [line for line in complaint.splitlines() if line.strip() and not re.match(r"[EWI]\d{4} ", line)]
     said = " ".join(" ".join(lines).split()) or "it said nothing"
@@ -186,7 +186,7 @@ def _cut(said: str) -> str:
 
 
 def _documents(said: str) -> list[Document]:
-    """What kubectl prints as JSON: one object, a list of them, several one after another, or nothing."""
+    """Parse kubectl's JSON output: one object, a list, several objects one after another, or nothing."""
     decoder, at = json.JSONDecoder(), 0
     found: list[Document] = []
     while rest := said[at:].lstrip():
@@ -200,7 +200,7 @@ def _documents(said: str) -> list[Document]:
 
 
 def _started(words: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
-    """Raises ConfigError where there is no kubectl."""
+    """Start kubectl. Raises ConfigError if it is not installed."""
     try:
         return subprocess.Popen(words, text=True, errors="replace", **{"stdin": subprocess.DEVNULL, **streams})
     except OSError as e:
@@ -211,7 +211,7 @@ def _started(words: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
 
 
 def _read_on(process: "subprocess.Popen[str]") -> None:
-    """Take what it says and leave it at that, until its end."""
+    """Read and discard the process's output until it ends."""
     assert process.stdout
     with contextlib.suppress(OSError, ValueError):  # closed by the other thread
         while os.read(process.stdout.fileno(), 65536):
@@ -219,7 +219,7 @@ def _read_on(process: "subprocess.Popen[str]") -> None:
 
 
 def _opened(process: "subprocess.Popen[str]", target: str) -> int:
-    """The port that a port-forward has opened here. Raises KubectlError if it ends, or opens none in time."""
+    """Return the local port that a port-forward has opened. Raises KubectlError if it ends or opens none in time."""
     import selectors
 
     assert process.stdout

@@ -1,8 +1,8 @@
-"""What the launcher pod of a training runs: `python -m cluster.eks.launcher`, with the order in its environment.
+"""Program of a training's launcher pod: `python -m cluster.eks.launcher`, with the order in its environment.
 
-It is the job's master, and trains nothing: the same submission, supervisor and healing as on the bare cluster, and the
-same folder of the job, on the shared folder. Its output is the job's console. One that is started again, after whatever
-ended it, goes on with its job.
+The launcher is the job's master and trains nothing. It uses the same submission, supervisor and recovery as the bare
+cluster, and the same job folder on the shared folder. Its output is the job's console. A restarted launcher continues
+its job, whatever ended the one before.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _LOOK_S = 0.5
 
 
 class Launcher:
-    """One job, seen to its end from the pod that this is."""
+    """Master of one job, run in this pod until the job ends."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -53,9 +53,9 @@ class Launcher:
         signal.signal(signal.SIGTERM, self._leave)
 
     def see_through(self) -> int:
-        """The exit code of the pod: 0 once the training has succeeded. Raises ClusterError.
+        """Run the job to its end. Return the pod's exit code: 0 if the training has succeeded. Raises ClusterError.
 
-        Meanwhile it says how far the job is to who comes by a port-forward.
+        Meanwhile it serves the job's progress on a port of its loopback, for a port-forward.
         """
         self._check_name()
         with contextlib.ExitStack() as while_it_goes:
@@ -66,7 +66,7 @@ class Launcher:
             return self._seen_through()
 
     def _check_name(self) -> None:
-        """Raises ConfigError in an MPIJob that has another name than its order's job: it would go on with that one."""
+        """Raise ConfigError if the MPIJob's name differs from the order's job: it would continue that other job."""
         job, name = self._order.job, mpijob_name()
         if name not in ("", job):
             raise ConfigError(
@@ -89,9 +89,9 @@ class Launcher:
         return self._followed()
 
     def _reached(self) -> Cluster:
-        """The workers, all of which answer, as the hosts of a cluster whose master is this pod.
+        """Wait until all workers answer. Return them as the hosts of a cluster whose master is this pod.
 
-        From now on everything that this process starts reaches them as they want to be reached.
+        Sets CONFIG_VARIABLE, so that this process and its children use the job's own SSH configuration.
         """
         order = self._order
         hosts = await_workers(WORKERS_S, lambda: self._is_told_to_leave)
@@ -118,14 +118,17 @@ class Launcher:
             jobs.submit(jobs.plan(training, resume=before, job_id=order.job))
 
     def _take_up(self) -> None:
-        """Go on where the launcher before this one was cut off. Raises ClusterError."""
+        """Adopt the job of a launcher that is gone. Raises ClusterError."""
         from cluster.jobs.submit import take_up
 
         say(f"the launcher before this one is gone: its job {self._order.job} is taken up")
         take_up(self._paths)
 
     def _settled(self) -> Status:
-        """How the job stands, once it is known whether the launcher before this one is gone. Raises ClusterError."""
+        """Return the job's status once it is known that no other launcher runs it.
+
+        Raises ClusterError if another launcher is still alive after the lease's expiry.
+        """
         deadline = time.monotonic() + EXPIRES_S + 10
         while (status := read_status(self._paths)).state.is_going:
             if time.monotonic() > deadline:
@@ -136,7 +139,7 @@ class Launcher:
         return status
 
     def _final(self, status: Status) -> int | None:
-        """The exit code of a job that is over for good; None if it is to go on."""
+        """Return the exit code of a job that is over for good, or None if the job continues."""
         if status.state is JobState.LOST:
             return None if self._order.heal or self._is_started_anew() else 1
         if status.state is JobState.SUCCEEDED:
@@ -146,7 +149,7 @@ class Launcher:
         return None if self._is_started_anew() else exit_code(status)
 
     def _is_started_anew(self) -> bool:
-        """Whether an operator has started the job once more since it ended."""
+        """Return True if an operator has started the job again since it ended."""
         with contextlib.suppress(OSError):
             return (self._folder / "submission").read_text() != self._order.submission
         return False
@@ -157,7 +160,7 @@ class Launcher:
         write_atomically(self._folder / "submission", self._order.submission)
 
     def _followed(self) -> int:
-        """The console, printed until the job has ended, whatever attempts it takes; the pod's exit code."""
+        """Print the console until the job has ended, across all attempts. Return the pod's exit code."""
         if self._is_told_to_leave:
             self._pass_on()
         status = follow.console(self._paths, follow=True)
@@ -165,7 +168,10 @@ class Launcher:
         return exit_code(status)
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
-        """SIGTERM: the ranks save and leave, and with the job's end this process."""
+        """Handle SIGTERM: stop the job by its supervisor, so that the ranks save and leave.
+
+        This process ends with the job.
+        """
         self._is_told_to_leave = True
         self._pass_on()
 
@@ -177,19 +183,19 @@ class Launcher:
 
 
 def exit_code(status: Status) -> int:
-    """What the pod of a job with this end exits with: 0 for what need not be started again."""
+    """Return the exit code of a pod whose job has ended so: 0 if Kubernetes should not start it again."""
     if status.state is JobState.SUCCEEDED or status.ended_by is Ending.STOPPED:
         return 0
     return _LEFT if status.ended_by in _GOES_ON else 1
 
 
 def say(text: str) -> None:
-    """A line of ours in the pod's log."""
+    """Print a line of our own to the pod's log."""
     print(f"dlami: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """See the order of this pod through; the exit code."""
+    """Run the order in this pod's environment. Return the exit code."""
     try:
         if ORDER_VARIABLE not in os.environ:
             raise ConfigError(f"{ORDER_VARIABLE} is not set: this is what the launcher of 'inv eks.train.*' runs")

@@ -1,7 +1,7 @@
-"""A training as an MPIJob of kubeflow.org/v2beta1: a launcher that supervises it, and a worker per node. No cluster.
+"""A training as an MPIJob of kubeflow.org/v2beta1: a launcher that supervises it and one worker per node.
 
-What ranks are started with is decided by the launcher, when it has looked at its hosts, by the code that does so on
-the bare cluster (cluster/launch): this only says which pods there are, and on what.
+Nothing here queries a cluster. This module only defines the pods. The launcher decides how ranks are started, after it
+has checked its hosts, by the code of the bare cluster (cluster/launch).
 """
 
 from typing import Any
@@ -27,9 +27,9 @@ _GPU, _EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 
 
 def mpijob(cluster: EksCluster, order: Order, nodes: int, code_secret: str = "") -> Document:
-    """The job on so many nodes of the cluster. Raises ConfigError where the cluster file names no image.
+    """Return the MPIJob on this many nodes of the cluster. Raises ConfigError if the cluster file names no image.
 
-    code_secret: the Secret that has the operator's code, for a program.
+    code_secret: name of the Secret with the operator's code, for a program.
     """
     settings = cluster.settings
     return document(
@@ -62,7 +62,7 @@ def _replicas(number: int, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def _template(cluster: EksCluster, order: Order, role: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A pod's template, with what launcher and workers have in common."""
+    """Return a pod template with the fields that launcher and workers share."""
     common: dict[str, Any] = {
         "terminationGracePeriodSeconds": GRACE_S,
         "shareProcessNamespace": True,  # so that what ranks leave behind is reaped
@@ -74,7 +74,10 @@ def _template(cluster: EksCluster, order: Order, role: str, spec: dict[str, Any]
 
 
 def _launcher(cluster: EksCluster, order: Order, code_secret: str) -> dict[str, Any]:
-    """It trains nothing: it waits, plans, starts mpirun, and sees the job to its end."""
+    """Return the launcher's pod.
+
+    It trains nothing: it waits for workers, plans, starts mpirun and supervises the job.
+    """
     memory = f"{LAUNCHER_MEMORY_GIB}Gi"
     volumes, mounts = pod_volumes(cluster)
     if code_secret:
@@ -92,7 +95,7 @@ def _launcher(cluster: EksCluster, order: Order, code_secret: str) -> dict[str, 
 
 
 def _worker(cluster: EksCluster) -> dict[str, Any]:
-    """It has a node for itself, its GPUs and EFA cards with it, and an sshd over which ranks are started."""
+    """Return a worker's pod. It has a node with all GPUs and EFA cards to itself, and runs sshd to start ranks."""
     devices = {_GPU: str(cluster.gpus)} if cluster.gpus else {}
     devices |= {_EFA: str(cluster.efa), "hugepages-2Mi": f"{HUGE_PAGES_MIB}Mi"} if cluster.efa else {}
     least = {"cpu": str(WORKER_CPUS), "memory": f"{WORKER_MEMORY_GIB + cluster.settings.shm_gib}Gi"}
@@ -117,6 +120,6 @@ def _worker(cluster: EksCluster) -> dict[str, Any]:
 
 
 def _alone_on_its_node() -> dict[str, Any]:
-    """As on the bare cluster no two jobs share a host, whatever it has of devices."""
+    """Return an affinity by which no two workers share a node, as no two jobs share a host on the bare cluster."""
     term = {"labelSelector": {"matchLabels": {ROLE: "worker"}}, "topologyKey": "kubernetes.io/hostname"}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -1,4 +1,4 @@
-"""What the operator asks for, as an MPIJob carries it to its launcher pod, which knows the hosts."""
+"""Order of a training, as the operator's MPIJob carries it to the launcher pod. The launcher adds the hosts."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _LONGEST = 63 - len("-worker-63")  # a pod's name is its host's name, and no lon
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """The operator's code, that comes with the job as an archive (cluster/eks/code.py)."""
+    """Reference to the operator's code, which comes with the job as an archive (cluster/eks/code.py)."""
 
     digest: str
     below: str = ""
@@ -28,7 +28,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One training, as `inv train.*` asks for it, but for the hosts."""
+    """Request for one training by `inv train.*`, without the hosts."""
 
     job: str  # its id, which is the MPIJob's name
     submission: str  # another one each time an operator starts it: what has failed begins again only then
@@ -53,7 +53,7 @@ class Order:
     results: str = ""
 
     def training(self, hosts: tuple[Host, ...]) -> Training:
-        """It on these hosts."""
+        """Return the training of this order on these hosts."""
         what: Trainer | Program
         if self.module:
             what = Trainer(module=self.module, arguments=self.words, python=self.python)
@@ -77,14 +77,14 @@ class Order:
         )
 
     def to_json(self) -> str:
-        """As text in which a person finds what was asked for: what has its default is left out."""
+        """Return the order as readable JSON without fields that have their default."""
         said = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _REQUIRED}
         said |= {name: value for name, value in dataclasses.asdict(self).items() if value != _DEFAULTS.get(name, value)}
         return json.dumps(said, indent=1, default=dataclasses.asdict)
 
     @classmethod
     def from_json(cls, text: str) -> "Order":
-        """Back from that. Raises ConfigError for what is none."""
+        """Parse an order. Raises ConfigError if the text is not one."""
         try:
             return from_json(cls, json.loads(text))
         except ValueError as e:
@@ -100,7 +100,10 @@ _REQUIRED = {f.name for f in dataclasses.fields(Order)} - set(_DEFAULTS)
 
 
 def new_id(name: str) -> str:
-    """A job's id that can name hosts, too: resnet50-20261120-231500-x7ab. Raises ConfigError for a name that cannot."""
+    """Return a job id that is also valid in host names, such as resnet50-20261120-231500-x7ab.
+
+    Raises ConfigError for a name that cannot be part of one.
+    """
     if not re.match(r"[a-z]", name):
         raise ConfigError(f"job name {name!r}: on Kubernetes it begins with a letter, it becomes a host's name")
     made = f"{name.rstrip('-')}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"

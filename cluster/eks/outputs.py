@@ -1,4 +1,4 @@
-"""What a cluster file leaves to its stack, such as the EFS file system, asked of the stack by a process of its own."""
+"""Values that a cluster file leaves to its stack, such as the EFS file system, read from the stack by a subprocess."""
 
 import dataclasses
 import json
@@ -11,15 +11,15 @@ from cluster.inventory import ROOT
 from cluster.ssh.onhost.telling_line import telling_line
 
 _ANSWER_S = 60.0
-# What is open, and what the file may say instead.
+# What the file leaves open, and the remedy.
 _FILES = "eks.efs or eks.fsx is empty", "write them into cluster.toml, as efs = 'fs-0123456789abcdef0'"
 _TYPE = "nodes.instance_type names several", "leave the one that the nodes have in cluster.toml"
 
 
 def completed(cluster: EksCluster) -> EksCluster:
-    """The cluster with its file systems and its nodes' type: the file's own, or those of its stack on EKS.
+    """Return the cluster with its file systems and its nodes' type, from the file or else from its stack on EKS.
 
-    Raises ConfigError where neither names them.
+    Raises ConfigError if neither names them.
     """
     own = cluster.settings
     if own.efs and (own.fsx or not cluster.fsx_mount):
@@ -32,17 +32,18 @@ def completed(cluster: EksCluster) -> EksCluster:
 
 
 def with_type(cluster: EksCluster) -> EksCluster:
-    """The cluster with the type that its nodes have: of several in the file, that in which its stack found room.
+    """Return the cluster with its nodes' actual type.
 
-    Raises ConfigError where there are several and no stack.
+    If the file names several, it is the one for which the stack found capacity. Raises ConfigError if there is no stack
+    then.
     """
     return of_type(cluster, _asked(cluster, _TYPE)["InstanceType"]) if cluster.other_types else cluster
 
 
 def _asked(cluster: EksCluster, *lacking: tuple[str, str]) -> dict[str, str]:
-    """The outputs of the stack: of another package, which this one may not import, and of AWS.
+    """Return the stack's outputs. They come from a subprocess, because this package may not import cfn.
 
-    lacking: why it is asked, and what the file may say instead.
+    lacking: for each value, why it is needed and what the file may state instead. Raises ConfigError.
     """
     words = [sys.executable, "-m", "cfn.eks.outputs", cluster.region, cluster.name]
     try:

@@ -1,4 +1,4 @@
-"""`python -m cluster.eks.page tensorboard|jupyter`: the page of a pod, closed by what its Secret says."""
+"""Program of a page's pod, `python -m cluster.eks.page tensorboard|jupyter`, protected by its Secret's credentials."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ _LOOK_S = 1.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve until SIGTERM or the page's own end; the exit code."""
+    """Serve until SIGTERM or until the page's process ends. Return the exit code."""
     told_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told_to_end.set())
@@ -54,7 +54,10 @@ def _given(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _wanted(given: argparse.Namespace) -> Wanted:
-    """Raises ConfigError where what opens the page is not there: nothing is ever served open."""
+    """Return the page's configuration with its credentials.
+
+    Raises ConfigError without any: no page is served unprotected.
+    """
     password, token = _read(given.secrets / "password"), _read(given.secrets / "token")
     if not (password if given.allow else token):
         missing = "password" if given.allow else "token"
@@ -73,7 +76,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
 
 
 def _front(wanted: Wanted, page: Page, secrets: Path, folder: Path) -> Front | None:
-    """The door by TLS, with the certificate of the Secret; None where there is to be none."""
+    """Start the TLS proxy with the Secret's certificate. Return None if no networks are allowed."""
     if not wanted.allow:
         return None
     own = (secrets / "tls.crt").read_text(), (secrets / "tls.key").read_text()

@@ -1,4 +1,4 @@
-"""A page of a pod from the operator's seat: made, looked at through a port-forward until Ctrl-C, or left for others."""
+"""A pod's page on the operator's machine: started, and viewed by port-forward until Ctrl-C or left open for others."""
 
 import contextlib
 import secrets
@@ -27,14 +27,14 @@ _KINDS = ("deployment", "service", "networkpolicy", "secret")
 
 @dataclass(frozen=True)
 class Shown:
-    """A page that can be looked at now."""
+    """Address of a page that is being served."""
 
     url: str
     fingerprint: str = ""  # of its certificate; "" where a port-forward leads to it
 
 
 class PodPage:
-    """A page of a cluster, in Kubernetes."""
+    """A cluster's page (TensorBoard or Jupyter), as objects in Kubernetes."""
 
     def __init__(self, cluster: EksCluster, page: Page, job: str = "all") -> None:
         self._cluster, self._page, self._job = cluster, page, job
@@ -42,9 +42,9 @@ class PodPage:
         self._kubectl = Kubectl(cluster.settings.context, cluster.settings.namespace)
 
     def look(self, show: Callable[[Shown], None]) -> None:
-        """Have it served, show where, and stay until Ctrl-C; then nothing of it is left, unless others had begun it.
+        """Start the page, report its address and forward its port until Ctrl-C.
 
-        Raises ClusterError where it does not serve.
+        Afterwards the page is deleted, unless it existed before. Raises ClusterError if it does not start to serve.
         """
         self._require()
         found = self._kubectl.get("secret", self._name)
@@ -64,7 +64,7 @@ class PodPage:
                     self.end()
 
     def open(self, password: str) -> Shown:
-        """Have it served by TLS to the allowed networks; it stays. Raises ConfigError if it is there already.
+        """Serve the page by TLS to the allowed networks and leave it running. Raises ConfigError if it exists already.
 
         password: salted and hashed.
         """
@@ -85,7 +85,7 @@ class PodPage:
             raise
 
     def end(self) -> list[str]:
-        """Remove what there is of it; which kinds of objects there were."""
+        """Delete the page's objects. Return the kinds of those that existed."""
         gone = []
         for kind in _KINDS:
             try:
@@ -96,7 +96,7 @@ class PodPage:
         return gone
 
     def _require(self) -> None:
-        """Raises ConfigError where something is missing that the page stands on; its own Secret is made with it."""
+        """Raise ConfigError if a prerequisite of the page is missing. Its own Secret is created with it."""
         require(self._kubectl, self._cluster, [self._secret(), *self._documents()])
 
     def _make(self, token: str = "", password: str = "", certificate: tuple[str, str] = ("", "")) -> None:
@@ -110,7 +110,7 @@ class PodPage:
         return page_secret(self._cluster, self._page, token=token, password=password, certificate=certificate)
 
     def _await_pod(self) -> None:
-        """Until its pod serves. Raises ClusterError that says why it does not."""
+        """Wait until the page's pod serves. Raises ClusterError with the reason if it does not."""
         line, deadline = StatusLine(), time.monotonic() + _START_S
         selector = f"app.kubernetes.io/name={self._page.kind},dlami/cluster={self._cluster.object_name}"
         try:
@@ -130,7 +130,10 @@ class PodPage:
             line.clear()
 
     def _stay(self, token: str, show: Callable[[Shown], None]) -> None:
-        """While its pod is there; a port-forward that breaks is made anew, at the same port."""
+        """Keep forwarding the page's port while its pod exists.
+
+        A broken port-forward is opened again on the same port.
+        """
         path = f"/lab?token={token}" if self._page.kind == "jupyter" else f"/{token}/"
         port = 0
         while True:
@@ -147,7 +150,7 @@ class PodPage:
             yield opened
 
     def _balancer(self) -> str:
-        """The name that its load balancer has got. Raises ClusterError if none comes."""
+        """Wait for the load balancer's host name and return it. Raises ClusterError if it gets none in time."""
         line, deadline = StatusLine(), time.monotonic() + _BALANCER_S
         try:
             while time.monotonic() < deadline:
@@ -170,7 +173,7 @@ class PodPage:
 
 
 def _kept(secret: Document, key: str) -> str:
-    """What a Secret has under a key; "" for nothing."""
+    """Return the value of a Secret's key; "" if it has none."""
     import base64
 
     return base64.b64decode(secret.get("data", {}).get(key, "")).decode()

@@ -1,4 +1,4 @@
-"""The two device plugins, pinned: without them Kubernetes knows nothing of a node's GPUs and EFA cards."""
+"""The two device plugins, pinned. Without them Kubernetes does not see a node's GPUs and EFA cards."""
 
 from typing import Any
 
@@ -41,20 +41,20 @@ _SMALL = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m"
 
 
 def plugins(cluster: EksCluster) -> list[Document]:
-    """Those that nodes of this type need; none for one without GPUs and EFA."""
+    """Return the device plugins that nodes of this type need; [] for a type without GPUs and EFA."""
     found = [_plugin(cluster, "nvidia-device-plugin", NVIDIA_IMAGE, GPU)] if cluster.gpus else []
     return found + ([_plugin(cluster, "efa-device-plugin", efa_image(cluster.region), EFA)] if cluster.efa else [])
 
 
 def efa_image(region: str) -> str:
-    """AWS' image of the EFA plugin, in the region's own registry."""
+    """Return AWS's image of the EFA plugin in the region's own registry."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     account = _ACCOUNTS.get(region, _ACCOUNT)
     return f"{account}.dkr.ecr.{region}.{domain}/eks/aws-efa-k8s-device-plugin:{EFA_TAG}"
 
 
 def _plugin(cluster: EksCluster, name: str, image: str, resource: str) -> Document:
-    """A DaemonSet on the nodes of this type, as its makers run it: as root, for the kubelet's folder is root's."""
+    """Return a plugin's DaemonSet for nodes of this type. It runs as root, who owns the kubelet's folder."""
     own = labels(cluster.name, app=name)
     seen = {"kubelet": _KUBELET, **({"cards": _CARDS} if resource == EFA else {})}
     container: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The workers of an MPIJob as hosts: read from mpi-operator's hostfile, waited for, reached by the job's own keys."""
+"""Workers of an MPIJob as hosts, read from mpi-operator's hostfile and reached over SSH with the job's own keys."""
 
 import json
 import re
@@ -23,9 +23,9 @@ _AT_ONCE = 64
 
 
 def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTFILE) -> tuple[Host, ...]:
-    """The launcher, and the workers after it, as soon as every one's sshd answers.
+    """Wait until every worker's sshd answers. Return the launcher and the workers after it.
 
-    Raises ClusterError that names those of which none does after so long, or once it is over.
+    Raises ClusterError that names unreachable workers after `wait_s`, or as soon as `is_over` returns True.
     """
     deadline, why = time.monotonic() + wait_s, {str(file): "is not there"}
     while True:
@@ -51,13 +51,13 @@ def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTF
 
 
 def mpijob_name(file: Path = HOSTFILE) -> str:
-    """What the MPIJob of this pod is called, after which mpi-operator names its workers; "" where nobody knows."""
+    """Return the name of this pod's MPIJob, taken from its workers' names in the hostfile; "" if it is unknown."""
     named = re.match(r"([^.\s]+)-worker-\d+[.\s]", file.read_text() if file.exists() else "")
     return named[1] if named else ""
 
 
 def sshd_trouble(address: str, port: int = SSH_PORT) -> str:
-    """Why there is no sshd at this address; "" if it greets."""
+    """Return why there is no sshd at this address; "" if one sends its greeting."""
     try:
         with socket.create_connection((address, port), timeout=_ANSWER_S) as connection:
             return "" if connection.recv(4) == b"SSH-" else f"what answers on port {port} is no sshd"
@@ -66,10 +66,10 @@ def sshd_trouble(address: str, port: int = SSH_PORT) -> str:
 
 
 def write_cluster(folder: Path, hosts: Sequence[Host], settings: dict[str, str], keys: Path = Path(SSH_FOLDER)) -> Path:
-    """A folder that tasks take for a cluster, on the shared folder; the file that ssh is to read.
+    """Write a cluster folder for tasks to the shared folder. Return the path of its SSH configuration.
 
-    All pods of a job have one key pair, by which they let in and are known: whoever else answers is refused.
-    Raises ConfigError where the job's Secret is not mounted.
+    All pods of a job share one key pair, both as user key and host key, so other hosts are refused.
+    Raises ConfigError if the job's Secret is not mounted.
     """
     try:
         public = (keys / "id_rsa.pub").read_text().strip()
@@ -87,7 +87,7 @@ def write_cluster(folder: Path, hosts: Sequence[Host], settings: dict[str, str],
 
 
 def ssh_config(key: Path, known_hosts: Path) -> str:
-    """How pods of one job reach each other: with the job's key, to its port, and to nobody else."""
+    """Return the SSH configuration between pods of one job: the job's key, its port, and no other host keys."""
     return (
         "Host *\n"
         f"    Port {SSH_PORT}\n"
@@ -104,8 +104,9 @@ def _host(rank: int, name: str, worker: Host) -> Host:
 
 
 def _short(name: str) -> str:
-    """The pod's own name where that leads to the same address: sockets of connections are named after their hosts, and
-    a pod's whole name is longer than the name of a socket may be.
+    """Return the pod's short name if it resolves to the same address, else the full name.
+
+    Control sockets are named after hosts, and a pod's full name is longer than the name of a socket may be.
     """
     short = name.partition(".")[0]
     try:

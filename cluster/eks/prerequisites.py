@@ -1,4 +1,4 @@
-"""What documents of ours stand on in a Kubernetes, looked for before one is made that would wait for it in vain."""
+"""Prerequisites of our manifests in Kubernetes, checked first because pods would otherwise wait for them forever."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _WRITTEN = ("serviceaccount", "persistentvolumeclaim")  # by `inv eks.render`
 
 
 def require(kubectl: Kubectl, cluster: EksCluster, documents: Sequence[Document]) -> None:
-    """Raises ConfigError that names what their pods refer to and nobody has made, and what makes it."""
+    """Raise ConfigError if an object that the pods refer to is missing. It names the object and the remedy."""
     missing = [one for one in references(documents) if not _is_there(kubectl, *one)]
     if not missing:
         return
@@ -29,14 +29,14 @@ def require(kubectl: Kubectl, cluster: EksCluster, documents: Sequence[Document]
 
 
 def references(documents: Sequence[Document]) -> list[tuple[str, str]]:
-    """Kind and name of what the pods of these documents refer to, without what the documents make themselves."""
+    """Return kind and name of what the manifests' pods refer to, without what the manifests create themselves."""
     made = {(one["kind"].lower(), one["metadata"]["name"]) for one in documents}
     found = [one for document in documents for spec in _pods(document) for one in _of_pod(spec)]
     return [one for one in dict.fromkeys(found) if one not in made]
 
 
 def _pods(inside: Any) -> Iterator[dict[str, Any]]:
-    """Every pod's spec in a document: an MPIJob has two."""
+    """Yield every pod's spec in a manifest. An MPIJob has two."""
     if isinstance(inside, dict):
         if "containers" in inside:
             yield inside
@@ -59,7 +59,10 @@ def _of_pod(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_there(kubectl: Kubectl, kind: str, name: str) -> bool:
-    """Priority classes are in no namespace: whoever may not look at them is not told that one is missing."""
+    """Return True if the object exists.
+
+    Priority classes are not namespaced. One that this user may not read counts as existing.
+    """
     try:
         return bool(kubectl.get(kind, name))
     except KubectlError as e:

@@ -1,6 +1,6 @@
-"""How far a training on pods is: told by its launcher on its own loopback, which a port-forward alone leads to.
+"""Progress of a training on pods, served by its launcher on the pod's loopback and read through a port-forward.
 
-No pod may write to Kubernetes, and the operator's machine does not have the shared folder: so the launcher is asked.
+No pod may write to Kubernetes, and the operator's machine does not have the shared folder: so the launcher is queried.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a launcher answers."""
+    """A launcher's answer."""
 
     progress: Progress | None = None  # None: no step yet, or its ranks do not run
     trouble: str = ""  # why that cannot be said
@@ -33,16 +33,16 @@ class Told:
 
 @contextlib.contextmanager
 def told(paths: JobPaths, port: int = PORT) -> Iterator[int]:
-    """While the `with` lasts, who connects to this port of the loopback is told how far the job is; the port.
+    """Serve the job's progress on this port of the loopback during the `with` block. Yields the port.
 
-    port: 0 for one that is free. Raises OSError where it is taken.
+    port: 0 for a free one. Raises OSError if it is taken.
     """
 
     class Answer(socketserver.BaseRequestHandler):
-        """One answer, whatever is asked."""
+        """Handler that sends the progress to every client."""
 
         def handle(self) -> None:
-            """Say it, and that is all."""
+            """Send the progress, without reading a request."""
             self.request.settimeout(_ANSWER_S)
             with contextlib.suppress(OSError):
                 self.request.sendall(json.dumps(asdict(_how_far(paths))).encode())
@@ -57,7 +57,7 @@ def told(paths: JobPaths, port: int = PORT) -> Iterator[int]:
 
 
 def ask(kubectl: Kubectl, pod: str, port: int = PORT) -> Progress | None:
-    """How far the training of this launcher pod is; None before its first step. Raises ClusterError."""
+    """Return the progress of this launcher pod's training; None before its first step. Raises ClusterError."""
     with kubectl.forward(f"pod/{pod}", port) as opened:
         said = _read(opened)
     try:
@@ -77,7 +77,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _how_far(paths: JobPaths) -> Told:
-    """By the job's records, which are read as the master of a bare cluster reads them."""
+    """Read the progress from the job's records, as the master of a bare cluster does."""
     try:
         if not paths.folder.exists() or not read_status(paths).state.is_going:
             return Told()
@@ -87,7 +87,7 @@ def _how_far(paths: JobPaths) -> Told:
 
 
 def _read(port: int) -> bytes:
-    """What is said at a port of this machine until its end; what came, where it breaks off."""
+    """Read a local port until the sender closes it. Return what was received, also after an error."""
     said = b""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_S) as connection:
         while len(said) < _MOST_BYTES and (part := connection.recv(1 << 14)):

@@ -1,4 +1,4 @@
-"""Every document of a cluster as files, one per noun, for kubectl and for people to read."""
+"""Every manifest of a cluster as files, one per noun, for kubectl and for people to read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from cluster.errors import ConfigError
 from cluster.written import Target, whole_file, write
 
 TASK = "eks.render"
-# What each training is asked for in its example: data and code where `eks.stage` is shown to bring them.
+# Each training's example: data and code are where the documentation's `eks.stage` commands bring them.
 _EXAMPLES: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "resnet50": lambda shared: {
         "module": "trainer.resnet50",
@@ -43,7 +43,7 @@ _EXAMPLES: Mapping[str, Callable[[str], dict[str, Any]]] = {
 
 
 def example(cluster: EksCluster, name: str) -> list[Document]:
-    """A training as it may be changed and created without our tasks; its name is its job's folder."""
+    """Return a training that can be edited and created without our tasks. Its job's folder has its name."""
     from cluster.eks.mpijob import mpijob
     from cluster.eks.order import Order
 
@@ -74,26 +74,29 @@ NOUNS: Mapping[str, Callable[[EksCluster], list[Document]]] = {
 
 
 def rendered(cluster: EksCluster) -> dict[str, list[Document]]:
-    """Every noun's documents. Raises ConfigError where the cluster file lacks what they need."""
+    """Return every noun's manifests. Raises ConfigError if the cluster file lacks what they need."""
     return {noun: documents(cluster) for noun, documents in NOUNS.items()}
 
 
 def targets(cluster: EksCluster, folder: Path) -> list[Target]:
-    """The files of all nouns; a noun without documents is a file that says so, so that no old one stays."""
+    """Return the files of all nouns.
+
+    A noun without manifests gets a file with a comment, so that no stale file stays.
+    """
     return files(folder, {f"{noun}.yaml": text(found) for noun, found in rendered(cluster).items()})
 
 
 def files(folder: Path, texts: Mapping[str, str]) -> list[Target]:
-    """Files below a folder, as they would be written, each with our mark."""
+    """Return files below a folder as they would be written, each with our marker."""
     nothing = "# nothing: this cluster file wants none\n"
     return [whole_file(folder / name, words or nothing, by=TASK) for name, words in texts.items()]
 
 
 def write_files(found: Sequence[Target], *, force: bool) -> str:
-    """Write what differs; what of a person's was replaced by that, as text.
+    """Write the files that differ. Return what replaced lines people had written, as text.
 
-    Raises NothingToDo if all is so already; ConfigError rather than lose what a person wrote, or for a folder that
-    cannot be.
+    Raises NothingToDo if all files are up to date. Raises ConfigError rather than overwrite a person's lines, or if the
+    folder cannot be created.
     """
     try:
         for one in found:

@@ -1,4 +1,4 @@
-"""TensorBoard and Jupyter as Deployments: for a port-forward alone, or by TLS and password for allowed networks."""
+"""TensorBoard and Jupyter as Deployments: for a port-forward only, or by TLS and password for allowed networks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ class Page:
     port: int  # on the pod's loopback, where only a port-forward comes
 
     def name(self, cluster: EksCluster) -> str:
-        """Of its Deployment, Service, policy and Secret."""
+        """Return the name of the page's Deployment, Service, network policy and Secret."""
         return object_name(cluster.name, self.kind)
 
 
@@ -35,10 +35,10 @@ PAGES = {page.kind: page for page in (TENSORBOARD, JUPYTER)}
 
 
 def page_documents(cluster: EksCluster, page: Page, job: str = "all") -> list[Document]:
-    """Deployment, Service and network policy of a page; the Secret that its pod wants is made when it is started.
+    """Return Deployment, Service and network policy of a page. Its pod's Secret is created when the page is started.
 
     Args:
-        job: whose numbers TensorBoard shows.
+        job: the job whose metrics TensorBoard shows.
     """
     name, own = page.name(cluster), labels(cluster.name, app=page.kind)
     return [
@@ -63,12 +63,12 @@ def page_documents(cluster: EksCluster, page: Page, job: str = "all") -> list[Do
 def page_secret(
     cluster: EksCluster, page: Page, *, token: str, password: str, certificate: tuple[str, str]
 ) -> Document:
-    """What opens a page.
+    """Return the Secret with a page's credentials.
 
     Args:
-        token: in the page's address, where a port-forward leads to it.
-        password: salted and hashed, where it is served by TLS.
-        certificate: it and its key, as PEM.
+        token: part of the page's address, for a port-forward.
+        password: salted and hashed, for TLS.
+        certificate: certificate and key, as PEM.
     """
     content = {"token": token, "password": password, "tls.crt": certificate[0], "tls.key": certificate[1]}
     return document(
@@ -117,7 +117,7 @@ def _pod(cluster: EksCluster, page: Page, job: str) -> dict[str, Any]:
 
 
 def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) -> Document:
-    """One inside the cluster, for a port-forward; or a load balancer, for the allowed networks alone."""
+    """Return a Service inside the cluster for a port-forward, or a load balancer for the allowed networks only."""
     space, allow = cluster.settings.namespace, cluster.settings.allow_cidrs
     if not allow:
         port = {"name": "page", "port": page.port, "targetPort": "page"}
@@ -143,7 +143,10 @@ def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) ->
 
 
 def _policy(cluster: EksCluster, page: Page, own: dict[str, str]) -> Document:
-    """In come the allowed networks alone. TensorBoard goes nowhere; a notebook's packages come from outside."""
+    """Return a policy that admits only the allowed networks.
+
+    A notebook may fetch packages; TensorBoard has no egress.
+    """
     from_whom = [{"ipBlock": {"cidr": one}} for one in cluster.settings.allow_cidrs]
     ingress = [{"from": from_whom, "ports": [{"protocol": "TCP", "port": TLS_PORT}]}] if from_whom else []
     egress = [outside()] if page.kind == "jupyter" else []

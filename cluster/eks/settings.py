@@ -1,4 +1,4 @@
-"""What `[eks]` in a cluster file says: which Kubernetes, which image, who may come in."""
+"""`[eks]` in a cluster file: which Kubernetes, which image, and which networks have access."""
 
 import ipaddress
 import re
@@ -100,7 +100,7 @@ class EksSettings:
 
     @property
     def pinned_image(self) -> str:
-        """The image, which everything that runs a pod needs. Raises ConfigError without one."""
+        """The image, which everything that runs a pod needs. Raises ConfigError if none is set."""
         if not self.image:
             raise ConfigError(
                 "eks.image is empty: write the image that the nodes pull, as 'registry/name:tag'; "
@@ -110,7 +110,7 @@ class EksSettings:
 
 
 def _check_network(cidr: str) -> None:
-    """Raises FieldError for what is no IPv4 network, or nearly the whole internet."""
+    """Raise FieldError if this is not an IPv4 network, or covers nearly the whole internet."""
     try:
         network = ipaddress.IPv4Network(cidr)
     except ValueError as e:

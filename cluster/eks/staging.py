@@ -1,4 +1,4 @@
-"""Data from S3 as a Job whose pods run the program of `inv stage`, for a folder that all see or for each node's."""
+"""Staging of data from S3 by a Job whose pods run the program of `inv stage`, into a shared or a node-local folder."""
 
 import json
 import secrets
@@ -23,7 +23,7 @@ _MOST_S = 24 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class StagingJob:
-    """One staging: its documents, and how many pods do it."""
+    """One staging: its manifests and its number of pods."""
 
     name: str
     pods: int
@@ -32,16 +32,16 @@ class StagingJob:
 
     @property
     def selector(self) -> str:
-        """By which its pods are found."""
+        """The label selector of its pods."""
         return f"batch.kubernetes.io/job-name={self.name}"
 
 
 def staging_job(cluster: EksCluster, request: StageRequest, *, pods: int = 0, name: str = "") -> StagingJob:
-    """The Job for this: one pod on each node. Raises ConfigError for a folder that no pod has.
+    """Return the Job for this request, with at most one pod per node. Raises ConfigError for a folder that no pod has.
 
     Args:
-        pods: how many share the work on a folder that all see; 0 for one per node. A node's own folder is always
-            brought by one pod on each.
+        pods: how many pods share the work on a shared folder; 0 for one per node. A node-local folder always gets one
+            pod per node.
         name: "" for a new one.
     """
     is_local = _is_local(cluster, request.folder)
@@ -78,7 +78,7 @@ def staging_job(cluster: EksCluster, request: StageRequest, *, pods: int = 0, na
 
 
 def _is_local(cluster: EksCluster, folder: str) -> bool:
-    """Whether each node has a folder of its own there. Raises ConfigError for one that pods do not keep."""
+    """Return True if each node has its own copy of the folder. Raises ConfigError if it is on no volume of the pods."""
     tops = [cluster.shared, *([cluster.fsx_mount] if cluster.fsx_mount else [])]
     local = [LOCAL_PATH] if cluster.settings.local else []
     if not any(f"{folder}/".startswith(f"{top.rstrip('/')}/") for top in tops + local):
@@ -121,9 +121,9 @@ def _pod(
 
 
 def part_of_pod(environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a pod's environment asks of it: what all of them do, and which part is its own.
+    """Parse a pod's environment. Return the request that all pods share, and the pod's own part.
 
-    The parts of a folder that all see are told by the Job's index; an upload keeps its one place in S3.
+    In a shared folder the Job's index selects the part. An upload keeps its one place in S3.
     """
     asked = json.loads(environment[ASKED])
     parts = int(environment[PARTS])

@@ -1,4 +1,4 @@
-"""A staging Job from the operator's seat: created, followed until every pod has said how it went, and cleared away."""
+"""A staging Job on the operator's machine: created, followed until every pod has reported its result, and deleted."""
 
 import sys
 import time
@@ -29,14 +29,17 @@ _LAST_LINES = 3  # of a pod's log: a frame is one
 
 @dataclass
 class Watched:
-    """What is known of a staging so far."""
+    """Progress and results of a staging so far."""
 
     at: dict[Host, tuple[int, int]] = field(default_factory=dict)  # bytes moved, and of how many
     staged: dict[int, Staged] = field(default_factory=dict)  # by the Job's index
 
 
 def run_staging(cluster: EksCluster, job: StagingJob, *, as_json: bool) -> int:
-    """Stage, say how it went per node; the exit code. Interrupted, it ends the pods; what has arrived stays."""
+    """Run a staging and print the result per node. Return the exit code.
+
+    An interrupt ends the pods. Data that has arrived stays.
+    """
     kubectl = Kubectl(cluster.settings.context, cluster.settings.namespace)
     documents = [*([job.environment] if job.environment else []), *job.documents]
     require(kubectl, cluster, documents)
@@ -50,7 +53,7 @@ def run_staging(cluster: EksCluster, job: StagingJob, *, as_json: bool) -> int:
 
 
 def _follow(kubectl: Kubectl, job: StagingJob) -> tuple[list[Staged], Mapping[int, Document]]:
-    """How it went for every index, and the last pod of each that had one."""
+    """Wait for the staging's end. Return the result of every index, and the last pod of each index that had one."""
     line, text, watched = StatusLine(), total_progress(time.monotonic()), Watched()
     began = heard = time.monotonic()
     try:
@@ -79,7 +82,7 @@ def _follow(kubectl: Kubectl, job: StagingJob) -> tuple[list[Staged], Mapping[in
 
 
 def _look(kubectl: Kubectl, pods: Sequence[Document], watched: Watched) -> None:
-    """Take in what the pods have said since."""
+    """Read the pods' new progress and results into `watched`."""
     for pod in _by_age(pods):
         index = _index(pod)
         if not has_begun(pod) or (index in watched.staged and not watched.staged[index].error):
@@ -96,7 +99,7 @@ def _look(kubectl: Kubectl, pods: Sequence[Document], watched: Watched) -> None:
 
 
 def _log(kubectl: Kubectl, pod: str, *, is_wanted: bool) -> bytes:
-    """The end of a pod's log; nothing while its node does not answer for it, unless there is a word in it for us."""
+    """Return the end of a pod's log; empty if kubectl fails, unless the log holds a result (`is_wanted`)."""
     try:
         return kubectl.tail(pod, _LAST_LINES).encode()
     except KubectlError:
@@ -106,7 +109,7 @@ def _log(kubectl: Kubectl, pod: str, *, is_wanted: bool) -> bytes:
 
 
 def _nowhere(index: int, pod: Document | None) -> Staged:
-    """What is said of an index of which no pod's program ran."""
+    """Return the result of an index of which no pod's program ran."""
     if pod is None:
         return Staged(Host(rank=index, address=f"pod {index}", slots=1), "no pod of it ever ran", {})
     return Staged(_host(pod), ended(pod), {})
@@ -117,12 +120,12 @@ def _by_age(pods: Sequence[Document]) -> list[Document]:
 
 
 def _newest(pods: Sequence[Document]) -> dict[int, Document]:
-    """The last pod of each index."""
+    """Return the last pod of each index."""
     return {_index(pod): pod for pod in _by_age(pods)}
 
 
 def _give_up(pods: Sequence[Document], waited_s: float) -> None:
-    """Raises ClusterError once nothing will run by itself, or not in time."""
+    """Raise ClusterError if no pod can start without a change, or none has started in time."""
     said = [reason(pod) for pod in pods]
     hopeless = next((sentence for word, sentence in said if word in HOPELESS), "")
     if hopeless or waited_s > _START_S:
@@ -131,7 +134,7 @@ def _give_up(pods: Sequence[Document], waited_s: float) -> None:
 
 
 def _is_over(jobs: Sequence[Document]) -> bool:
-    """Whether the Job has ended, well or not, or somebody has deleted it."""
+    """Return True if the Job has succeeded or failed, or has been deleted."""
     conditions = [c for job in jobs for c in job.get("status", {}).get("conditions") or ()]
     return not jobs or any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)
 
@@ -148,7 +151,7 @@ def _index(pod: Document) -> int:
 
 
 def _host(pod: Document) -> Host:
-    """The node that it is on, as a line of the report names it."""
+    """Return the pod's node, named as in a line of the report."""
     return Host(rank=_index(pod), address=pod.get("spec", {}).get("nodeName") or pod["metadata"]["name"], slots=1)
 
 

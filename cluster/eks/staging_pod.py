@@ -1,4 +1,4 @@
-"""`python -m cluster.eks.staging_pod`: one pod's part of a staging, said in frames as a host says it."""
+"""Program of a staging pod, `python -m cluster.eks.staging_pod`, which reports in frames as a host does."""
 
 import os
 import sys

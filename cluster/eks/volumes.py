@@ -1,4 +1,4 @@
-"""The shared folder on EFS and Lustre, as Kubernetes mounts them: file systems that outlive all of ours."""
+"""The shared folder on EFS, and Lustre, as Kubernetes mounts them. Both outlive everything else we create."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ done
 
 
 def storage(cluster: EksCluster) -> list[Document]:
-    """A volume and a claim for the shared folder on EFS, and for Lustre if there is one. Raises ConfigError."""
+    """Return a volume and a claim for the shared folder on EFS, and for Lustre if configured. Raises ConfigError."""
     found = [*_pair(cluster, SHARED, _efs(cluster))]
     if cluster.fsx_mount:
         found += _pair(cluster, DATA, _lustre(cluster), mountOptions=["flock", "noatime"])
@@ -30,14 +30,14 @@ def storage(cluster: EksCluster) -> list[Document]:
 
 
 def claim_name(cluster: EksCluster, volume: str) -> str:
-    """The claim of SHARED or DATA."""
+    """Return the name of the claim of SHARED or DATA."""
     return object_name(cluster.name, volume)
 
 
 def pod_volumes(cluster: EksCluster, *, read_only: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes of a pod and where they are mounted: the shared folder and Lustre at the bare cluster's paths.
+    """Return a pod's volumes and their mounts: the shared folder and Lustre at the bare cluster's paths.
 
-    With `eks.local` its node's own folder as well, at /local.
+    With `eks.local` they include the node's own folder, at /local.
     """
     closed: dict[str, Any] = {"readOnly": True} if read_only else {}
     names = {SHARED: cluster.shared, **({DATA: cluster.fsx_mount} if cluster.fsx_mount else {})}
@@ -53,10 +53,10 @@ def pod_volumes(cluster: EksCluster, *, read_only: bool = False) -> tuple[list[d
 
 
 def folders(cluster: EksCluster) -> Document:
-    """A Job that makes the folders in which our user writes, and gives them to him: a new file system belongs to root.
+    """Return a Job that creates the folders in which our user writes, and makes him their owner.
 
-    It is root's with no right but that; every other pod of ours runs without any. What each node has of its own is
-    given when data is brought there (`giving`), for nodes come and go.
+    A new file system belongs to root. This pod runs as root with only the rights for that; our other pods have none.
+    Node-local folders are handed over when data is staged there (`giving`), because nodes come and go.
     """
     volumes, mounts = pod_volumes(cluster)
     tops = [mount["mountPath"] for mount in mounts if mount["name"] != LOCAL]
@@ -79,7 +79,7 @@ def folders(cluster: EksCluster) -> Document:
 
 
 def giving(*folders: str) -> dict[str, Any]:
-    """A container that gives those of these folders to our user which are root's."""
+    """Return a container that changes the owner of those folders that belong to root to our user."""
     return {
         "name": "folders",
         "command": ["bash", "-euc", _GIVE, "folders", *folders],
@@ -94,7 +94,7 @@ def giving(*folders: str) -> dict[str, Any]:
 
 
 def _pair(cluster: EksCluster, name: str, csi: dict[str, Any], **more: Any) -> list[Document]:
-    """A volume that is there already, for one claim, and the claim, for that volume alone."""
+    """Return a volume for an existing file system and its claim, each bound to the other only."""
     space, claim = cluster.settings.namespace, claim_name(cluster, name)
     volume = object_name(space, cluster.name, name)  # volumes are in no namespace
     common = {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem", "storageClassName": ""}
@@ -125,7 +125,7 @@ def _pair(cluster: EksCluster, name: str, csi: dict[str, Any], **more: Any) -> l
 
 
 def _efs(cluster: EksCluster) -> dict[str, Any]:
-    """EFS by TLS. Source: aws-efs-csi-driver, docs/README.md, static provisioning."""
+    """Return the CSI source of EFS over TLS. Source: aws-efs-csi-driver, docs/README.md, static provisioning."""
     if not cluster.settings.efs:
         raise ConfigError(
             "eks.efs is empty, and no stack was asked which file system is its own: write its id into cluster.toml, "
@@ -139,7 +139,10 @@ def _efs(cluster: EksCluster) -> dict[str, Any]:
 
 
 def _lustre(cluster: EksCluster) -> dict[str, Any]:
-    """FSx for Lustre, which encrypts by itself between instances that can. Source: aws-fsx-csi-driver, static."""
+    """Return the CSI source of FSx for Lustre. Source: aws-fsx-csi-driver, static provisioning.
+
+    It encrypts by itself between instances that can.
+    """
     if not cluster.settings.fsx:
         raise ConfigError(
             "eks.fsx is empty, and no stack was asked which Lustre is its own: write it into cluster.toml, "

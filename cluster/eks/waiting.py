@@ -1,4 +1,4 @@
-"""Why a pod does not run, as Kubernetes says it: what is waited for, what never comes by itself, how it ended."""
+"""Reasons why a pod does not run, read from Kubernetes: what it waits for, permanent errors, and how it ended."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ HOPELESS = frozenset(
 
 
 def reason(pod: Document) -> tuple[str, str]:
-    """A word of Kubernetes' and its sentence; two empty texts for a pod that runs, has run, or is not seen yet."""
+    """Return Kubernetes' reason and message for a pod that waits. Both are empty for any other pod."""
     status = pod.get("status") or {}
     for one in status.get("containerStatuses") or ():
         if waits := one.get("state", {}).get("waiting"):
@@ -23,13 +23,13 @@ def reason(pod: Document) -> tuple[str, str]:
 
 
 def has_begun(pod: Document) -> bool:
-    """Whether a container of it runs or has run."""
+    """Return True if a container of the pod runs or has run."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     return any({"running", "terminated"} & set(one.get("state", {})) for one in states)
 
 
 def ended(pod: Document, printed: Sequence[str] = ()) -> str:
-    """How a pod ended that has not said so itself: a container's exit code, or why it never got as far.
+    """Return how a pod ended that has not reported it itself: a container's exit code, or why none ran.
 
     printed: the last lines of its log.
     """

@@ -1,7 +1,7 @@
-"""What a worker pod of a training runs: `python -m cluster.eks.worker`, which is its sshd, and a good end.
+"""Program of a training's worker pod, `python -m cluster.eks.worker`: it runs sshd and lets ranks save before it ends.
 
-Kubernetes tells a pod that is to go (its node is drained, taken back or scaled in, its job deleted) with SIGTERM. Then
-the ranks here save and leave first: the job's supervisor finds the notice, as it finds one of EC2 on the bare cluster.
+Kubernetes sends SIGTERM to a pod that must go: its node is drained, reclaimed or scaled in, or its job is deleted. Then
+the ranks on this pod save and leave first. The job's supervisor finds the notice, like one of EC2 on the bare cluster.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ GRACE_VARIABLE = "DLAMI_GRACE_S"  # how long Kubernetes waits between SIGTERM an
 _MARGIN_S = 10.0  # of that time, for sshd's own end
 _LOOK_S = 0.5
 _TOLD = 128 + signal.SIGTERM
-# Where a pod finds its own rights in AWS, as EKS says it to each container of an account that has any; no secret is
+# Variables that EKS sets in containers whose service account has rights in AWS. No secret is
 # among them. Source: EKS User Guide, "How EKS Pod Identity works"; the last two are those of IRSA.
 _OF_AWS = (
     *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
@@ -34,7 +34,7 @@ _OF_AWS = (
 
 
 class Worker:
-    """An sshd, and what is done when this pod is told to go."""
+    """An sshd, and the orderly shutdown of this pod on SIGTERM."""
 
     def __init__(self, sshd: Sequence[str], notice: Path, grace_s: float, has_ranks: Callable[[], bool]) -> None:
         self._sshd, self._notice, self._grace_s, self._has_ranks = sshd, notice, grace_s, has_ranks
@@ -42,7 +42,7 @@ class Worker:
         signal.signal(signal.SIGTERM, self._note)
 
     def serve(self) -> int:
-        """Until sshd ends, or this pod is told to go and its ranks have left; the exit code."""
+        """Run until sshd ends, or until SIGTERM has come and the ranks have left. Return the exit code."""
         with contextlib.suppress(OSError):
             self._notice.unlink(missing_ok=True)  # of a container before this one in the same pod
         try:
@@ -62,7 +62,7 @@ class Worker:
         return _TOLD if self._is_told else process.returncode or 1
 
     def _say_leaving(self) -> None:
-        """Have the job's supervisor know, so that it begins no attempt here and ends the one that runs."""
+        """Write a preemption notice. The job's supervisor then starts no attempt here and ends the running one."""
         said = {"kind": "shutdown", "at": time.time(), "text": "Kubernetes has told its pod to go", "source": "pod"}
         with contextlib.suppress(OSError):
             write_atomically(self._notice, json.dumps(said))
@@ -77,7 +77,7 @@ class Worker:
 
 
 def has_ranks(proc: Path = Path("/proc")) -> bool:
-    """Whether an attempt of a job has processes here."""
+    """Return True if an attempt of a job has processes here."""
     tag = f"{ATTEMPT_TAG}=".encode()
     for process in proc.glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -87,16 +87,16 @@ def has_ranks(proc: Path = Path("/proc")) -> bool:
 
 
 def sshd_words(environment: Mapping[str, str]) -> list[str]:
-    """The command of a pod's sshd: what it starts, ranks among it, has the rights of the pod.
+    """Return the command of a pod's sshd. It passes the pod's AWS variables to sessions, and so to ranks.
 
-    A session of sshd's begins with nothing of its environment; of several SetEnv it takes the first alone.
+    An SSH session does not inherit sshd's environment. Of several SetEnv options sshd uses only the first.
     """
     said = [f"{name}={environment[name]}" for name in _OF_AWS if name in environment]
     return [*SSHD, *(["-o", f"SetEnv={' '.join(said)}"] if said else [])]
 
 
 def main() -> int:
-    """Serve as this pod's worker; the exit code."""
+    """Serve as this pod's worker. Return the exit code."""
     return Worker(sshd_words(os.environ), Path(FILE), float(os.environ.get(GRACE_VARIABLE, "30")), has_ranks).serve()
 
 

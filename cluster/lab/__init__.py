@@ -1,1 +1,1 @@
-"""A cluster on this machine: each host a tree of namespaces with an sshd of its own."""
+"""A cluster on this machine: each host is a tree of namespaces with its own sshd."""

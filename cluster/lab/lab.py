@@ -1,4 +1,4 @@
-"""What one does with a lab: up, down, and everything that can happen to its hosts."""
+"""Operations on a lab: up, down, and the failures that its hosts can suffer."""
 
 import contextlib
 import fcntl
@@ -24,8 +24,8 @@ from cluster.ssh.onhost import shared_tree
 from cluster.terminal import counted
 
 MAX_HOSTS = 512
-_STARTS_S = 180.0  # for sshd of each host, on a machine that does much else
-_GREETS_S = 5.0  # for sshd's first word, of a host that runs
+_STARTS_S = 180.0  # for sshd of each host, on a busy machine
+_GREETS_S = 5.0  # for sshd's greeting, on a running host
 NOTICES = {
     "spot": "a spot instance is taken back",
     "block": "a capacity block's instances are ended",
@@ -36,10 +36,10 @@ NOTICES = {
 
 
 def up(name: str, num_hosts: int, slots: int, *, spares: int = 0, may_mount: bool = False) -> Lab:
-    """A running lab of so many hosts, and spares besides; the one that is there already if it is the same.
+    """Start a lab of this many hosts and spares, or return the existing one if it is the same.
 
-    Raises ConfigError (a machine that allows none, bad numbers, another size there) before anything is made. If it
-    fails or is interrupted half-way, nothing of it is left.
+    Raises ConfigError before anything is created: this machine allows no lab, a number is invalid, or the existing lab
+    has another size. If the start fails or is interrupted, everything is removed again.
     """
     machine.require("a lab")
     check_name(name)
@@ -63,14 +63,14 @@ def up(name: str, num_hosts: int, slots: int, *, spares: int = 0, may_mount: boo
 
 
 def down(name: str) -> None:
-    """No process, cable, bridge or folder of the lab left, whatever state it was in. Raises NothingToDo."""
+    """Remove every process, cable, bridge and folder of the lab, whatever its state. Raises NothingToDo."""
     with locked():
         require_something_left(name)
         _tear_down(name)
 
 
 def require_something_left(name: str) -> None:
-    """Raise NothingToDo if nothing of a lab of this name is there, ConfigError where this machine allows no lab."""
+    """Raise NothingToDo if nothing of a lab with this name exists, ConfigError if this machine allows no lab."""
     machine.require("a lab")
     check_name(name)
     if not is_anything_left(name):
@@ -78,18 +78,18 @@ def require_something_left(name: str) -> None:
 
 
 def is_anything_left(name: str) -> bool:
-    """Whether any process, network device or folder of the lab is there."""
+    """Return True if any process, network device or folder of the lab exists."""
     devices = any(n == f"lab-{name}" or n.startswith(f"lab{name}.") for n in network.links())
     return devices or name in lab_names() or bool(nodes.running(name))
 
 
 def is_whole(lab: Lab) -> bool:
-    """Whether its making came to its end: the hostfile is the last thing written."""
+    """Return True if the lab was built completely. The hostfile is the last thing written."""
     return (lab.folder / "hosts").exists()
 
 
 def named(name: str) -> Lab:
-    """The lab on record. Raises ConfigError if there is none."""
+    """Return the lab on record. Raises ConfigError if there is none."""
     lab = load_lab(name)
     if lab is None:
         raise ConfigError(no_lab(name))
@@ -97,27 +97,27 @@ def named(name: str) -> Lab:
 
 
 def crash(lab: Lab, host: LabHost) -> None:
-    """The host's power fails: its first process is killed, and with it everything in it. Its files stay."""
+    """Cut the host's power: kill its first process, and with it all others. Its files stay."""
     pid = _pid(lab, host)
     network.unplug(lab.name, [lab.cable(host)])
     nodes.end(lab.name, [pid])
 
 
 def cut(lab: Lab, host: LabHost) -> None:
-    """The host's network goes silent; its processes run on."""
+    """Silence the host's network. Its processes continue."""
     _pid(lab, host)
     network.cut(lab.cable(host))
 
 
 def slow(lab: Lab, host: LabHost, *, mbit: float | None, delay_ms: float | None) -> None:
-    """The host's network gets slow, both ways."""
+    """Slow down the host's network in both directions."""
     network.slow(lab.cable(host), _pid(lab, host), mbit=mbit, delay_ms=delay_ms)
 
 
 def notice(lab: Lab, host: LabHost, kind: str, in_s: float) -> None:
-    """The host is told that it will go, as a node of a stack by its metadata service; kind "none" takes that back.
+    """Give the host a preemption notice, like one from EC2's metadata service. The kind "none" removes it.
 
-    Raises ConfigError for a kind that there is not.
+    Raises ConfigError for an unknown kind.
     """
     if kind not in (*NOTICES, "none"):
         raise ConfigError(f"--kind {kind} is not known: give one of {', '.join(NOTICES)}, or none")
@@ -129,8 +129,10 @@ def notice(lab: Lab, host: LabHost, kind: str, in_s: float) -> None:
 
 
 def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
-    """Hosts as they were made: booted again if they are down, connected, at full speed; also after this machine's own
-    reboot, which leaves nothing but files."""
+    """Repair hosts: boot them if they are down, connect them, and remove limits on their network.
+
+    This also works after a reboot of this machine, which leaves only files.
+    """
     live = nodes.running(lab.name)
     for host in hosts:
         if host.name in live:
@@ -149,7 +151,7 @@ def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
 
 
 def add(lab: Lab, hosts: Sequence[LabHost]) -> Lab:
-    """The lab with more hosts, running and known to the others."""
+    """Add hosts to the lab, start them, and make them known to the others. Return the larger lab."""
     grown = replace(lab, hosts=(*lab.hosts, *hosts))
     grown.write()
     neighbours.make_room(neighbours.sizes())
@@ -196,7 +198,7 @@ def _build(name: str, num_hosts: int, slots: int, spares: int, may_mount: bool) 
 
 
 def build(lab: Lab) -> Lab:
-    """Make a lab from its record. What fails or is interrupted half-way is taken down again."""
+    """Build a lab from its record. If that fails or is interrupted, everything is removed again."""
     try:
         lab.write()
         neighbours.make_room(neighbours.sizes())
@@ -221,7 +223,7 @@ def build(lab: Lab) -> Lab:
 
 
 def write_inventory(lab: Lab) -> None:
-    """The lab's hostfile and cluster.toml, so that tasks find it like any other cluster."""
+    """Write the lab's hostfile and cluster.toml, so that tasks find it like any other cluster."""
     write_atomically(
         lab.folder / "hosts",
         hostfile(Host(rank=h.rank, address=h.address, slots=h.slots, is_spare=h.is_spare) for h in lab.hosts),
@@ -267,7 +269,7 @@ def _answers(address: str, within_s: float = 1.0) -> bool:
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """One lab is made or taken down at a time: two that look for a free network at once would take the same one."""
+    """Hold the lock on building and removing labs. Two labs at once could choose the same free network."""
     LABS.mkdir(parents=True, exist_ok=True)
     with Path(LABS.parent / "lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -275,7 +277,7 @@ def locked() -> Iterator[None]:
 
 
 def statuses(lab: Lab) -> Iterable[tuple[LabHost, str]]:
-    """Each host with `up`, `silent` (runs, does not answer) or `down`."""
+    """Yield each host with `up`, `silent` (runs but does not answer) or `down`."""
     live = nodes.running(lab.name)
     for host in lab.hosts:
         state = "down" if host.name not in live else "up" if _answers(host.address, _GREETS_S) else "silent"

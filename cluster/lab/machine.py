@@ -1,4 +1,4 @@
-"""What this machine must allow before a lab can be made on it: each thing is tried, in namespaces that end at once."""
+"""Requirements of a lab on this machine, each tested in namespaces that end at once."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ TOOLS = {
 }
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
 CONTAINER = "start the container with --privileged, or use a machine of its own"
-# Each line ends the script with the words after `or`, when what it tries does not work.
+# Each line that fails ends the script and prints the text after `or`.
 TRIAL = """\
 or() { echo "$1"; exit 1; }
 ip link add lab0 type veth peer name lab1 || or "virtual network cables (veth)|a kernel with the module veth"
@@ -38,7 +38,7 @@ TRIAL_OF_UPPER = 'mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,work
 
 @dataclass(frozen=True)
 class Missing:
-    """What keeps a lab from being made here, and what would allow it."""
+    """Missing requirement of a lab, and its remedy."""
 
     what: str
     remedy: str
@@ -50,7 +50,7 @@ class Missing:
 
 
 def missing() -> Missing | None:
-    """The first thing that a lab needs and this machine does not give; None where a lab can be made."""
+    """Return the first requirement of a lab that this machine lacks; None if a lab can be built."""
     if os.geteuid() != 0:
         return Missing(
             "needs root, for its network and file system namespaces",
@@ -68,13 +68,13 @@ def missing() -> Missing | None:
 
 
 def require(what: str) -> None:
-    """Raises ConfigError, with what is missing and what would allow it, where a lab cannot be made."""
+    """Raise ConfigError with the missing requirement and its remedy if a lab cannot be built."""
     if lack := missing():
         raise ConfigError(f"{what} {lack}")
 
 
 def holds_uppers(folder: Path) -> bool:
-    """Whether an overlay's upper part can be in this folder: not where the file system is itself an overlay, say."""
+    """Return True if this folder can hold an overlay's upper part. A folder that is itself on an overlay cannot."""
     with tempfile.TemporaryDirectory(prefix="trial-", dir=folder) as trial:
         for part in ("upper", "work", "root"):
             (Path(trial) / part).mkdir()
@@ -88,7 +88,7 @@ def holds_uppers(folder: Path) -> bool:
 
 
 def has_capability(number: int) -> bool:
-    """Whether this process has the capability with this number in effect."""
+    """Return True if this process has the capability with this number in effect."""
     status = Path("/proc/self/status").read_text()
     return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> number & 1)
 

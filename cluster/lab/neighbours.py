@@ -1,7 +1,7 @@
-"""The kernel's table of neighbours (ARP), which all hosts of all labs share: as many entries as there are pairs.
+"""The kernel's neighbour table (ARP), shared by all hosts of all labs: one entry per pair of hosts.
 
-Its usual limit, 1024, is reached by 33 hosts of which each talks to all others; after that packets to well hosts are
-lost. Real hosts have a kernel each.
+Its usual limit, 1024, is reached by 33 hosts that all talk to each other. Beyond it packets to healthy hosts are lost.
+Real hosts have a kernel each.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ BEFORE = LABS.parent / "neighbours.json"  # what the limits were before the firs
 
 
 def make_room(sizes: Iterable[int]) -> None:
-    """Raise the limits to what labs of these sizes need, if they are lower; `restore` takes that back."""
+    """Raise the limits to what labs of these sizes need. `restore` undoes that."""
     needed = sum(n * n for n in sizes)
     with _locked():
         now = _limits()
@@ -33,7 +33,7 @@ def make_room(sizes: Iterable[int]) -> None:
 
 
 def restore() -> None:
-    """The limits as they were, if they were raised and no lab is left."""
+    """Restore the original limits if they were raised and no lab is left."""
     if not BEFORE.exists():
         return
     with _locked():
@@ -43,7 +43,7 @@ def restore() -> None:
 
 
 def sizes() -> list[int]:
-    """Hosts of each lab on record that can be read."""
+    """Return the number of hosts of each lab whose record can be read."""
     found = []
     for name in lab_names():
         with contextlib.suppress(ConfigError):
@@ -53,14 +53,14 @@ def sizes() -> list[int]:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One process at a time: hosts are added to one lab while the last of another goes."""
+    """Hold the lock on the limits: one process may add hosts to a lab while another removes the last lab."""
     with BEFORE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _limits() -> dict[str, int]:
-    """Empty where this machine is itself in a network namespace: only the kernel's first one shows them."""
+    """Return the current limits. They are empty in a network namespace: only the kernel's first one shows them."""
     if not all((LIMITS / name).exists() for name in NAMES):
         return {}
     return {name: int((LIMITS / name).read_text()) for name in NAMES}

@@ -1,4 +1,4 @@
-"""A lab's network: a bridge, a cable to each host, and what can go wrong with a cable."""
+"""A lab's network: a bridge, a cable to each host, and simulated faults of a cable."""
 
 import json
 import subprocess
@@ -12,17 +12,17 @@ CANDIDATES = tuple(IPv4Network(f"10.{b}.{c}.0/22") for b in range(231, 255) for 
 
 
 def ip(*words: str) -> str:
-    """Run `ip` and give what it prints. Raises ClusterError with its own words."""
+    """Run `ip` and return its output. Raises ClusterError with its message."""
     return _tool("ip", *words)
 
 
 def ip_batch(lines: Iterable[str]) -> None:
-    """Run many `ip` commands in one process; the first that fails raises."""
+    """Run many `ip` commands in one process. Raises ClusterError at the first that fails."""
     _tool("ip", "-batch", "-", stdin="\n".join(lines) + "\n")
 
 
 def free_network(taken: Iterable[IPv4Network] | None = None) -> IPv4Network:
-    """The first candidate that overlaps no route or address of this machine (or of `taken`)."""
+    """Return the first candidate that overlaps no route or address of this machine (or none of `taken`)."""
     used = list(taken) if taken is not None else networks_in_use()
     for candidate in CANDIDATES:
         if not any(candidate.overlaps(n) for n in used):
@@ -31,7 +31,7 @@ def free_network(taken: Iterable[IPv4Network] | None = None) -> IPv4Network:
 
 
 def networks_in_use() -> list[IPv4Network]:
-    """Every IPv4 network that this machine routes or has an address in; the default route does not count."""
+    """Return every IPv4 network that this machine routes or has an address in, except the default route."""
     routes = [r["dst"] for r in json.loads(ip("-j", "-4", "route", "show", "table", "all")) if r["dst"] != "default"]
     addresses = [
         f"{a['local']}/{a['prefixlen']}"
@@ -43,7 +43,7 @@ def networks_in_use() -> list[IPv4Network]:
 
 
 def make_bridge(lab: Lab) -> None:
-    """The lab's switch, with this machine on it."""
+    """Create the lab's bridge and this machine's address on it."""
     prefix = IPv4Network(lab.network).prefixlen
     ip_batch(
         [
@@ -55,10 +55,10 @@ def make_bridge(lab: Lab) -> None:
 
 
 def plug_in(lab: Lab, pids: dict[LabHost, int]) -> None:
-    """A cable from the bridge into the network namespace of each host's first process, there called eth0.
+    """Connect the network namespace of each host's first process to the bridge, by a cable that is eth0 in the host.
 
-    Its hardware address follows from the IP address, so that a host which boots again is reached at once: everybody
-    else remembers the old pair for half a minute.
+    Its hardware address follows from the IP address, because the other hosts cache the pair for half a minute. So a
+    host that boots again is reached at once.
     """
     ip_batch(
         line
@@ -75,12 +75,12 @@ def _hardware_address(host: LabHost) -> str:
 
 
 def links() -> set[str]:
-    """Names of this machine's network devices."""
+    """Return the names of this machine's network devices."""
     return {link["ifname"] for link in json.loads(ip("-j", "link"))}
 
 
 def unplug(lab_name: str, hosts: Iterable[str] = (), *, all_of_it: bool = False) -> None:
-    """Remove cables by name, or all cables and the bridge. A namespace ends late; its cable need not wait for that."""
+    """Remove cables by name, or all cables and the bridge, without waiting for the namespaces to end."""
     ours = {
         n
         for n in links()
@@ -91,19 +91,19 @@ def unplug(lab_name: str, hosts: Iterable[str] = (), *, all_of_it: bool = False)
 
 
 def cut(cable: str) -> None:
-    """Silence: packets to and from the host vanish, nobody is told."""
+    """Drop all packets to and from the host, without a notice to either side."""
     ip("link", "set", cable, "down")
 
 
 def mend(cable: str, pid: int) -> None:
-    """The cable as it was made: up, and as fast as the machine."""
+    """Set the cable up and remove its speed limits."""
     ip("link", "set", cable, "up")
     for tc, device in _ends(cable, pid):
         _tool(*tc, "qdisc", "del", "dev", device, "root", check=False)
 
 
 def slow(cable: str, pid: int, *, mbit: float | None, delay_ms: float | None) -> None:
-    """Limit a host's link both ways: `mbit` Mbit/s each way, `delay_ms` each way. Raises ConfigError if neither."""
+    """Limit a host's link: `mbit` Mbit/s and `delay_ms` in each direction. Raises ConfigError if neither is given."""
     if not mbit and not delay_ms:
         raise ConfigError("say how slow: --mbit 100, --delay-ms 20, or both")
     mend(cable, pid)
@@ -145,7 +145,7 @@ def slow(cable: str, pid: int, *, mbit: float | None, delay_ms: float | None) ->
 
 
 def _ends(cable: str, pid: int) -> list[tuple[list[str], str]]:
-    """The `tc` command and device name for each end of a cable: here, and inside the host."""
+    """Return the `tc` command and device name for each end of a cable: on this machine, and inside the host."""
     return [(["tc"], cable), (["nsenter", "--net", "--target", str(pid), "tc"], "eth0")]
 
 

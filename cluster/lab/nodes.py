@@ -1,4 +1,4 @@
-"""The lab's hosts as process trees: made, found again by their environment, ended."""
+"""The lab's hosts as process trees: prepared, started, found by their environment, and killed."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ from cluster.lab.record import SHARED, Lab, LabHost
 from cluster.ssh.fanout import wait_until
 
 _START_S = 60.0  # for a host's own namespaces
-_END_S = 60.0  # for the kernel to take away what a killed host had
+_END_S = 60.0  # for the kernel to remove a killed host's processes
 _SSHD_CONFIG = """\
 Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
@@ -35,21 +35,21 @@ Subsystem sftp internal-sftp
 
 
 def make_room(lab: Lab) -> None:
-    """The folder of the hosts' own files: in memory where the disk cannot hold the upper part of an overlay."""
+    """Create the folder for the hosts' own files, in memory if the disk cannot hold an overlay's upper part."""
     lab.nodes.mkdir(exist_ok=True)
     if not machine.holds_uppers(lab.nodes):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", str(lab.nodes)], check=True, timeout=60)
 
 
 def is_prepared(lab: Lab) -> bool:
-    """Whether every host's files are there."""
+    """Return True if every host's files exist."""
     return all((lab.host_folder(host) / "upper/etc/ssh/lab_sshd_config").exists() for host in lab.hosts)
 
 
-# Folders of root's that both a lab host and this machine, as a cluster of one host, write to.
+# Folders of root that a lab host writes to, and this machine too when it is a cluster of one host.
 OF_ITS_OWN = ("root/.ssh", "root/.cache/dlami-cluster/code", "root/.cache/dlami-cluster/environments")
 
-# This machine's kernel log is no lab host's: to read it takes the right to empty it, too.
+# Lab hosts do not see this machine's kernel log: the right to read it includes the right to clear it.
 _KERNEL_LOG = """\
 #!/bin/sh
 echo '[    0.000000] a lab host: this machine keeps its kernel log to itself'
@@ -58,7 +58,7 @@ echo '[    0.000000] booted'
 
 
 def prepare(lab: Lab, host: LabHost) -> None:
-    """The host's own files, as its first boot leaves them: host key, who may log in, whom it knows."""
+    """Write the host's own files, as its first boot would: host key, authorized keys, known hosts."""
     folder = lab.host_folder(host)
     for part in ("upper/etc/ssh", "upper/root", "work", "root"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -84,14 +84,14 @@ def prepare(lab: Lab, host: LabHost) -> None:
 
 
 def make_master(lab: Lab, host: LabHost) -> None:
-    """What a stack's first boot leaves on its master alone: at each boot lost jobs go on."""
+    """Write the boot script that a stack's first boot leaves on its master only. It resumes lost jobs."""
     words = [shipped("scripts/heal-lost.sh"), SHARED, lab.project, lab.project.stat().st_uid]
     rc_local = lab.host_folder(host) / "upper/etc/rc.local"
     _give(rc_local, f"#!/bin/bash\n{shlex.join(map(str, words))} &\n", 0o755)
 
 
 def introduce(lab: Lab) -> None:
-    """Every host, and the lab's folder, know all hosts by key and by name."""
+    """Write the host keys and names of all hosts to every host and to the lab's folder."""
     known = "".join(f"{h.address},{h.name} {_public_key(lab, h)}\n" for h in lab.hosts)
     names = "127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in lab.hosts)
     (lab.folder / "known_hosts").write_text(known)
@@ -102,7 +102,7 @@ def introduce(lab: Lab) -> None:
 
 
 def make_key(path: Path, comment: str) -> None:
-    """An ed25519 key pair without passphrase."""
+    """Create an ed25519 key pair without a passphrase."""
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
         check=True,
@@ -112,7 +112,7 @@ def make_key(path: Path, comment: str) -> None:
 
 
 class Starting:
-    """A host between the making of its namespaces and the word that its cable is there."""
+    """A host that starts: its namespaces are being created, and it waits for its cable."""
 
     def __init__(self, lab: Lab, host: LabHost) -> None:
         environment = {
@@ -141,7 +141,7 @@ class Starting:
         log.close()
 
     def pid(self) -> int:
-        """A process in the host's network namespace, once it has one of its own."""
+        """Wait until the host has its own network namespace. Return a pid in it. Raises ClusterError."""
         pid = self._outer.pid
         if not wait_until(lambda: self._outer.poll() is not None or _is_elsewhere(pid), _START_S, pause_s=0.002):
             raise ClusterError(f"lab host {self.host.name} had no network of its own within {_START_S:g} s")
@@ -150,24 +150,24 @@ class Starting:
         return pid
 
     def go(self) -> None:
-        """Tell the host that its cable is plugged in."""
+        """Signal to the host that its cable is plugged in."""
         assert self._outer.stdin
         self._outer.stdin.write(b"go\n")
         self._outer.stdin.close()
 
     def has_ended(self) -> bool:
-        """Whether it came to its end, as a host does whose start fails."""
+        """Return True if the host's processes have ended, as after a failed start."""
         return self._outer.poll() is not None
 
     def last_words(self) -> str:
-        """The end of what its start said."""
+        """Return the last line of the host's boot log."""
         return (self._log.read_text(errors="replace").strip().splitlines() or ["(nothing)"])[-1]
 
 
 def binds(project: Path) -> list[Path]:
-    """Return what a host sees of this machine as it is now, not as of its start, and cannot change.
+    """Return the folders that a host shares with this machine, live and read-only.
 
-    That is this project, the installed package where that is another folder, and whatever of its interpreter an overlay
+    These are this project, the installed package if it is elsewhere, and the parts of the interpreter that an overlay
     over / does not show: other file systems mounted below /, and folders that every host has for itself.
     """
     hidden = hidden_folders()
@@ -178,13 +178,16 @@ def binds(project: Path) -> list[Path]:
 
 
 def hidden_folders() -> set[Path]:
-    """What a host's overlay over / does not show: other file systems, and folders that every host has for itself."""
+    """Return the folders that a host's overlay over / hides: other file systems, and each host's own folders."""
     mounted = (line.split()[1].replace("\\040", " ") for line in Path("/proc/self/mounts").read_text().splitlines())
     return {*map(Path, mounted), Path("/tmp"), Path("/run"), Path("/dev")} - {Path("/")}
 
 
 def running(lab_name: str) -> dict[str, int]:
-    """Host name -> pid of its first process, of every live host of a lab; and "" -> of those not yet that far."""
+    """Return the pid of the first process of every live host of a lab, by host name.
+
+    "" stands for hosts that still start.
+    """
     found: dict[str, int] = {}
     for pid, environment in _environments():
         if environment.get("DLAMI_LAB") == lab_name and _is_first(pid):
@@ -193,7 +196,7 @@ def running(lab_name: str) -> dict[str, int]:
 
 
 def end(lab_name: str, pids: Iterable[int] | None = None) -> None:
-    """Kill hosts at once, as a power cut does; all of the lab's without `pids`. Raises ClusterError if one stays."""
+    """Kill hosts at once, as a power cut does; without `pids`, all of the lab's. Raises ClusterError if one stays."""
     doomed = list(pids) if pids is not None else [p for p, e in _environments() if e.get("DLAMI_LAB") == lab_name]
     # A process of this machine's own network may carry the lab's name by its environment; it is not the lab's.
     doomed = [p for p in doomed if _is_elsewhere(p)]
@@ -219,7 +222,7 @@ def _environments() -> Iterable[tuple[int, dict[str, str]]]:
 
 
 def _is_first(pid: int) -> bool:
-    """Whether it is PID 1 of a PID namespace of its own."""
+    """Return True if the process is PID 1 of its own PID namespace."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -229,7 +232,7 @@ def _is_first(pid: int) -> bool:
 
 
 def _is_elsewhere(pid: int) -> bool:
-    """Whether it is in a network namespace other than this process's own, as every process of a lab is."""
+    """Return True if the process is in another network namespace than this one, as every process of a lab is."""
     try:
         return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a lab is: a folder with a record of its hosts, written before anything of it is made."""
+"""Record of a lab and its hosts, kept in the lab's folder and written before anything else is created."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ class LabHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's name, network and hosts; all its paths live here."""
+    """A lab's name, network and hosts, and all its paths."""
 
     name: str
     network: str  # like 10.231.4.0/22; its last usable address is this machine's
@@ -40,12 +40,12 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """Everything of the lab on disk."""
+        """The folder with all files of the lab."""
         return LABS / self.name
 
     @property
     def bridge(self) -> str:
-        """The lab's switch, a network device of this machine."""
+        """The lab's bridge, a network device of this machine."""
         return f"lab-{self.name}"
 
     @property
@@ -60,29 +60,29 @@ class Lab:
 
     @property
     def key(self) -> Path:
-        """The private key that opens every host."""
+        """The private key for all hosts."""
         return self.folder / "id_ed25519"
 
     @property
     def project(self) -> Path:
-        """Return this project as the hosts see it, at the same path: the checkout, else a copy of what is installed."""
+        """This project's path on the hosts and on this machine: the checkout, else a copy of the installed package."""
         return ROOT if IS_CHECKOUT else self.folder / "project"
 
     @property
     def nodes(self) -> Path:
-        """The hosts' own files."""
+        """The folder with the hosts' own files."""
         return self.folder / "nodes"
 
     def host_folder(self, host: LabHost) -> Path:
-        """The host's own files: what it wrote, and its host key."""
+        """Return the folder with the host's own files: what it wrote, and its host key."""
         return self.nodes / host.name
 
     def cable(self, host: LabHost) -> str:
-        """The host's network cable: the end of it that is plugged into the bridge."""
+        """Return the device name of the host's network cable, at the end that is plugged into the bridge."""
         return f"lab{self.name}.{host.rank}"
 
     def find(self, which: str) -> LabHost:
-        """The host with this rank, name or address. Raises ConfigError."""
+        """Return the host with this rank, name or address. Raises ConfigError."""
         for host in self.hosts:
             if which in (str(host.rank), host.name, host.address):
                 return host
@@ -91,27 +91,30 @@ class Lab:
         )
 
     def write(self) -> None:
-        """Keep the record on disk."""
+        """Write the record to disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)  # root on a lab host can leave programs in it that run as root
         write_json(self.folder / "lab.json", dataclasses.asdict(self))
 
     def remove(self) -> None:
-        """Remove everything of the lab on disk, and in memory if its hosts' files are there."""
+        """Remove all files of the lab, and unmount the hosts' files if they are in memory."""
         if self.nodes.is_mount():
             subprocess.run(["umount", "--lazy", str(self.nodes)], check=True, timeout=60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def check_name(name: str) -> str:
-    """The name, if a lab can have it: it becomes part of network device names, which are short."""
+    """Return the name if it is valid for a lab, else raise ConfigError.
+
+    It becomes part of short network device names.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9]{0,7}", name):
         raise ConfigError(f"lab name {name!r}: expected 1 to 8 small letters and digits, a letter first")
     return name
 
 
 def load_lab(name: str) -> Lab | None:
-    """The lab on record, None if there is none. Raises ConfigError if its record cannot be read."""
+    """Return the lab on record; None if there is none. Raises ConfigError if its record cannot be read."""
     path = LABS / check_name(name) / "lab.json"
     try:
         return from_json(Lab, json.loads(path.read_bytes()))
@@ -122,7 +125,7 @@ def load_lab(name: str) -> Lab | None:
 
 
 def table(statuses: Sequence[tuple[LabHost, str]]) -> str:
-    """A lab's hosts and how each is, as a person reads them."""
+    """Return a lab's hosts and their states as a table."""
     return "\n".join(
         f"{host.rank:>4}  {host.name:<12}  {host.address:<15}  slots={host.slots}  {state}"
         f"{'  spare' if host.is_spare else ''}"

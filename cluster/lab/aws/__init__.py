@@ -1,9 +1,8 @@
-"""A fake AWS for tests and for trying things out: moto over HTTP, with CloudFormation and Auto Scaling of our
-own in front.
+"""A fake AWS for tests and for trying things out: moto over HTTP behind our own CloudFormation and Auto Scaling.
 
-moto's own CloudFormation drops what it does not know, cannot delete most stacks, and has no signals, rollback
-or progress; its
-groups replace everything at an update. What is here fails loudly on anything it does not model. See docs/stack.md.
+moto's own CloudFormation drops what it does not know, cannot delete most stacks, and has no signals, rollback or
+progress. Its groups replace everything at an update. This package fails loudly on anything it does not model. See
+docs/stack.md.
 """
 
 from cluster.lab.aws.server import FakeAws, start

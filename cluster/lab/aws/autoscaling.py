@@ -1,4 +1,4 @@
-"""The Auto Scaling API, as much of it as CloudFormation's groups need."""
+"""The part of the Auto Scaling API that CloudFormation's groups need."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from cluster.lab.aws.world import World
 
 
 class AutoScaling(Schedules):
-    """One method per operation; `Missing` operations are an error of the dispatcher."""
+    """Handler with one method per operation. The dispatcher reports operations without a method as errors."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -206,8 +206,9 @@ def _activity(a: Activity, group: Group) -> dict[str, Any]:
 
 
 def instances(world: World, only: str = "") -> list[dict[str, Any]]:
-    """Every instance of every group, or the one with this id, with what runs it needs to know: address, role, user
-    data. Nodes of a Kubernetes are not among them: nothing here would boot them.
+    """Return every instance of every group, or the one with this id, with what is needed to run it.
+
+    That is its address, tags and type. Nodes of a Kubernetes cluster are left out: nothing here would boot them.
     """
     with world.lock:
         scaled = [g for g in world.groups.values() if "eks:cluster-name" not in g.own_tags]
@@ -221,7 +222,7 @@ def instances(world: World, only: str = "") -> list[dict[str, Any]]:
 
 
 def _told(group: Group, one: Member, entry: dict[str, Any]) -> dict[str, Any]:
-    """Of one instance, as EC2 describes it."""
+    """Return one instance as these records show it, from its group and EC2's description."""
     return {
         "id": one.id,
         "group": group.name,

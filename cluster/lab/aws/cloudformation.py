@@ -11,13 +11,13 @@ NO_CHANGES = "The submitted information didn't contain changes. Submit different
 
 
 class CloudFormation:
-    """One method per operation."""
+    """Handler with one method per operation."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def _find(self, region: str, name: str, deleted: bool = True) -> Stack:
-        """By name only what lives; by id also what is gone, as AWS does."""
+        """Return a stack: by name only an existing one, by id also a deleted one, as AWS does. Raises AwsFault."""
         for stack in self.world.stacks.values():
             if stack.region == region and (
                 (stack.id == name and deleted) or (stack.name == name and stack.status != "DELETE_COMPLETE")

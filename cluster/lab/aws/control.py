@@ -1,4 +1,4 @@
-"""The fake's own doors: `/_fake/...` to set the scene and to look behind it."""
+"""The fake's control API below `/_fake/...`, by which tests set up and inspect its state."""
 
 import dataclasses
 import json
@@ -16,13 +16,13 @@ from cluster.lab.aws.world import FaultRule, World
 
 
 class Control:
-    """GET reads, POST sets; everything is JSON."""
+    """Handlers of the control API: GET reads, POST sets. All bodies are JSON."""
 
     def __init__(self, world: World) -> None:
         self.world, self.imds = world, Imds(world)
 
     def handle(self, method: str, path: str, query: dict[str, str], body: bytes, headers: Mapping[str, str]) -> Answer:
-        """The answer to one request."""
+        """Return the answer to one request."""
         what, _, rest = path.removeprefix("/_fake/").partition("/")
         if what == "imds":
             return self.imds.answer(method, rest, headers)
@@ -33,17 +33,20 @@ class Control:
         return 200, {"Content-Type": "application/json"}, json.dumps(handler(rest, query, said), default=str).encode()
 
     def get_log(self, rest: str, query: dict[str, str], said: Any) -> Any:
-        """Every API call so far."""
+        """Return every API call so far."""
         return self.world.log
 
     def post_capacity(self, rest: str, query: dict[str, str], said: dict[str, int]) -> Any:
-        """How many more instances of a type can be had: {"g5.xlarge": 3}, in one zone {"g5.xlarge@us-east-1a": 0}."""
+        """Set how many more instances of a type can be launched, in all zones or in one.
+
+        {"g5.xlarge": 3} or {"g5.xlarge@us-east-1a": 0}
+        """
         self.world.capacity.update(said)
         self.world.touch()
         return self.world.capacity
 
     def post_kills(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
-        """Why EC2 ends instances of a type, or of a type in a zone, as they start; "" for no more.
+        """Set why EC2 terminates instances of a type, or of a type in a zone, as they start. "" removes the entry.
 
         {"g5.xlarge": "Client.VolumeLimitExceeded: Volume limit exceeded"}
         """
@@ -64,13 +67,13 @@ class Control:
         return self.world.spot_prices
 
     def post_faults(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
-        """The next matching calls fail as said."""
+        """Make the next matching calls fail as described by a FaultRule."""
         rule = FaultRule(**said)
         self.world.faults.append(rule)
         return dataclasses.asdict(rule)
 
     def post_settings(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
-        """scale, resource_seconds, page_size, nodes, strict_time."""
+        """Set scale, resource_seconds, page_size, nodes or strict_time."""
         for name, value in said.items():
             if name not in ("scale", "resource_seconds", "page_size", "nodes", "strict_time"):
                 raise AwsFault("ValidationError", f"no setting {name}")
@@ -79,18 +82,18 @@ class Control:
         return said
 
     def post_clock(self, rest: str, query: dict[str, str], said: dict[str, float]) -> Any:
-        """{"forward_s": 3600}: AWS's clock is moved on; what is scheduled until then is done."""
+        """Advance AWS's clock: {"forward_s": 3600}. Scheduled actions until then are executed."""
         self.world.ahead_s += said["forward_s"]
         self.world.touch()
         return {"now": self.world.now().isoformat()}
 
     def post_delete_failures(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
-        """The next deletion of these logical resources fails for this reason."""
+        """Make the next deletion of these logical resources fail with this reason."""
         self.world.delete_failures.update(said)
         return said
 
     def post_update_failures(self, rest: str, query: dict[str, str], said: dict[str, int]) -> Any:
-        """{"AdminGroup": 2}: how many changes of a logical resource fail, those of a roll-back among them."""
+        """Set how many changes of a logical resource fail, including those of a rollback: {"AdminGroup": 2}."""
         self.world.update_failures.update(said)
         return said
 
@@ -99,36 +102,39 @@ class Control:
         return said
 
     def post_nodes(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
-        """What the next simulated nodes of a role do: {"role": "worker", "do": "fail"|"silent", "step": ...,
-        "times": 1}.
+        """Set how the next simulated nodes of a role boot.
+
+        {"role": "worker", "do": "fail"|"silent", "step": ..., "times": 1}
         """
         self.world.node_rules.append({"times": 1, "step": "mount-shared", **said})
         return said
 
     def post_metadata(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
-        """`/_fake/metadata/<id>`: what an instance's metadata says besides, by path ("meta-data/spot/instance-action").
+        """Set additional metadata of an instance, by path.
 
-        The tokens that were given out do not count any more, as after their time.
+        `/_fake/metadata/<id>`, {"meta-data/spot/instance-action": ...}. Issued metadata tokens become invalid, as if
+        they had expired.
         """
         self.world.metadata[rest] = said
         self.world.imds_tokens += 1
         return said
 
     def post_kubernetes(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
-        """Where an API serves each of EKS's clusters: {"endpoint": "https://127.0.0.1:1234", "authority": "BASE64"}."""
+        """Set the API that serves every EKS cluster: {"endpoint": "https://127.0.0.1:1234", "authority": "BASE64"}."""
         self.world.kubernetes_api = {"endpoint": said["endpoint"], "authority": said["authority"]}
         return self.world.kubernetes_api
 
     def post_reset(self, rest: str, query: dict[str, str], said: Any) -> Any:
-        """Forget everything, moto's part too."""
+        """Reset the fake's state, including moto's."""
         self.world.clear()
         BackendDict.reset()
         reset_model_data()
         return {}
 
     def get_instances(self, rest: str, query: dict[str, str], said: Any) -> Any:
-        """All instances of all groups; with `after` waits until something changed since that version, at most
-        `timeout` seconds.
+        """Return all instances of all groups.
+
+        With `after`, wait for a newer version first, at most `timeout` seconds.
         """
         after, timeout = int(query.get("after", -1)), min(60.0, float(query.get("timeout", 0)))
         with self.world.changed:
@@ -136,7 +142,10 @@ class Control:
             return {"version": self.world.version, "instances": instances(self.world)}
 
     def post_instances(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
-        """`/_fake/instances/<id>`: {"health": "Unhealthy"} is what EC2's status checks find when a machine is dead."""
+        """Set an instance's health by `/_fake/instances/<id>`.
+
+        EC2's status checks report {"health": "Unhealthy"} of a dead host.
+        """
         for (region, _), group in self.world.groups.items():
             for one in group.members:
                 if one.id == rest:

@@ -1,9 +1,7 @@
-"""Turns each instance of the fake AWS's groups into a lab host with that instance's address, and runs its user
-data in it.
+"""Lab hosts for the instances of the fake AWS's groups, with the instances' addresses and their user data.
 
-So the real first boot runs on real hosts: mounts, keys, sshd and signals, with no code path of its own. The
-fake must be
-reachable from the hosts: bind it to the lab's bridge address, with `nodes="none"`.
+So the real first boot runs on real hosts: mounts, keys, sshd and signals, with no code path of its own. The fake must
+be reachable from the hosts: bind it to the lab's bridge address, with `nodes="none"`.
 """
 
 import json
@@ -26,18 +24,21 @@ from cluster.lab.record import Lab, LabHost
 
 
 def empty_lab(name: str, base: IPv4Network, slots: int) -> Lab:
-    """A lab with its bridge and shared folder and no host yet; `slots` is what its hosts will have."""
+    """Build a lab with its bridge and shared folder but without hosts. `slots` is what its hosts will have."""
     machine.require("a lab with a stack")
     assert slots > 0
     return labs.build(Lab(name=name, network=str(base), hosts=()))
 
 
 class LabDriver:
-    """Follows the fake in a thread of its own until the `with` block is left; the lab is the caller's to take down."""
+    """Thread that creates and removes lab hosts as the fake's instances come and go, until the `with` block ends.
+
+    The caller takes down the lab.
+    """
 
     def __init__(self, lab: Lab, url: str, slots: int, image: Path | None = None) -> None:
         """Args:
-        image: a folder whose files every host has from its start on, as an AMI's.
+        image: a folder with files that every host has from its start, like those of an AMI.
         """
         self.lab, self.url, self.slots, self.image = lab, url, slots, image
         self.hosts: dict[str, LabHost] = {}  # by instance id
@@ -58,12 +59,12 @@ class LabDriver:
         self._boots.shutdown(wait=False, cancel_futures=True)
 
     def crash(self, instance: str) -> None:
-        """The machine loses its power; EC2's status checks find that out."""
+        """Crash the instance's host, as by a power failure, and report it to EC2's status checks."""
         labs.crash(self.lab, self.hosts[instance])
         _ask(f"{self.url}/_fake/instances/{instance}", {"health": "Unhealthy"})
 
     def tell(self, instance: str, said: dict[str, str]) -> None:
-        """What the instance's metadata says besides, by path."""
+        """Set additional metadata of the instance, by path."""
         _ask(f"{self.url}/_fake/metadata/{instance}", said)
 
     def _follow(self) -> None:
@@ -104,7 +105,7 @@ class LabDriver:
         )
 
     def _boot(self, instance: str, host: LabHost) -> None:
-        """What cloud-init does: the user data, as root, once."""
+        """Run the instance's user data as root, once, as cloud-init does."""
         try:
             self._run_user_data(instance, host)
         except (OSError, ValueError, subprocess.SubprocessError) as e:

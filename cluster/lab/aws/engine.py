@@ -1,4 +1,4 @@
-"""The life of a stack in the background: create, update, delete, and back again where that fails."""
+"""Background operations on a stack: create, update, delete, and rollback if one fails."""
 
 import contextlib
 import threading
@@ -18,14 +18,17 @@ from cluster.lab.aws.world import World
 
 
 class Engine:
-    """One operation on one stack, in a thread of its own."""
+    """Runner of one operation on one stack, in its own thread."""
 
     def __init__(self, world: World, stack: Stack) -> None:
         self.world, self.stack = world, stack
         self.making = Making(world, stack)
 
     def start(self, operation: Callable[..., None], *args: Any) -> None:
-        """An operation that is under way ends first, half done: AWS lets a deletion alone come in between."""
+        """Start an operation in a new thread. It first waits until a running operation has stopped, unfinished.
+
+        AWS allows only a deletion to interrupt another operation.
+        """
         with self.world.lock:
             before = self.stack.worker
             self.stack.worker = threading.Thread(
@@ -42,7 +45,7 @@ class Engine:
         self.world.touch()
 
     def create(self) -> None:
-        """Makes everything, or rolls back."""
+        """Create all resources, or roll back."""
         try:
             self.making.make(list(creation_order(self.stack.template["Resources"])), first=True)
         except Failed as e:
@@ -65,7 +68,7 @@ class Engine:
             self.stack.say("ROLLBACK_COMPLETE" if deleted else "ROLLBACK_FAILED")
 
     def delete(self, retain: list[str]) -> None:
-        """Ends everything that is not to be kept."""
+        """Delete all resources except those that are retained."""
         with self.world.lock:
             self.stack.say("DELETE_IN_PROGRESS", "User Initiated")
         deleted = unmake(
@@ -82,7 +85,7 @@ class Engine:
             )
 
     def update(self, template: dict[str, Any], text: str, parameters: dict[str, str]) -> None:
-        """Moves to a new template in place, or back to the old one."""
+        """Update to a new template in place, or roll back to the old one."""
         old = (self.stack.template, self.stack.text, self.stack.parameters)
         with self.world.lock:
             self.stack.say("UPDATE_IN_PROGRESS", "User Initiated")
@@ -101,7 +104,7 @@ class Engine:
             self.stack.say("UPDATE_COMPLETE")
 
     def continue_roll_back(self, skip: list[str]) -> None:
-        """Try the roll-back of an update again; what is skipped counts as rolled back."""
+        """Retry the rollback of an update. Skipped resources count as rolled back."""
         with self.world.lock:
             self.stack.say("UPDATE_ROLLBACK_IN_PROGRESS", "User Initiated")
             for name in skip:
@@ -122,7 +125,7 @@ class Engine:
     def _move_to(
         self, template: dict[str, Any], text: str, parameters: dict[str, str], skip: Sequence[str] = ()
     ) -> list[Resource]:
-        """Applies a template; what it left over is returned, to be deleted."""
+        """Apply a template. Return the resources that are no longer needed and must be deleted."""
         with self.world.lock:
             self.stack.template, self.stack.text, self.stack.parameters = template, text, parameters
             leftovers = [r for n, r in self.stack.resources.items() if n not in template["Resources"]]
@@ -139,7 +142,7 @@ class Engine:
         return leftovers
 
     def _change_one(self, resource: Resource, body: dict[str, Any]) -> Resource | None:
-        """Changes one resource; the old physical one if there is a new one now."""
+        """Update one resource. If that creates a new physical resource, return the old one for deletion."""
         with self.world.lock:
             go_on(self.world, self.stack)
             new = self.stack.resolved(body.get("Properties", {}))
@@ -179,10 +182,10 @@ class Engine:
 
 
 def _kept(resource: Resource) -> bool:
-    """Whether its deletion policy leaves it in the account when its stack goes."""
+    """Return True if the resource's deletion policy keeps it in the account when its stack is deleted."""
     return resource.deletion_policy in ("Retain", "RetainExceptOnCreate")
 
 
 def _kept_always(resource: Resource) -> bool:
-    """Whether it stays also when the operation that made it is rolled back."""
+    """Return True if the resource is kept even when the operation that created it is rolled back."""
     return resource.deletion_policy == "Retain"

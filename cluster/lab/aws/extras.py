@@ -27,7 +27,7 @@ QUOTAS = {
 
 
 class Extras:
-    """`operations` says what is answered here; all else of these services is moto's."""
+    """Handler of the operations in `operations`. All other operations of these services are moto's."""
 
     operations: ClassVar[dict[str, set[str]]] = {
         "ec2": {
@@ -72,7 +72,7 @@ class Extras:
         return getattr(self, name)(region, p)
 
     def parameter(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """The DLAMI's public parameters; an image of that name is made on first use."""
+        """Return a public parameter of the DLAMI. An image of that name is registered on first use."""
         name = p["Name"]
         if name.removeprefix(DLAMI_PATH) not in DLAMI_NAMES:
             raise AwsFault("ParameterNotFound", f"Parameter {name} not found.")
@@ -97,11 +97,11 @@ class Extras:
         }
 
     def caller(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """Who asks; moto's answer names a user of STS, which has none."""
+        """Return the caller's identity. Moto would return a user in STS, which has no users."""
         return {"UserId": "AIDAFAKE", "Account": ACCOUNT, "Arn": self.world.caller}
 
     def ebs_key(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """Return the key that ModifyEbsDefaultKmsKeyId has set, which moto keeps and does not tell."""
+        """Return the key that ModifyEbsDefaultKmsKeyId has set. Moto stores it but cannot return it."""
         return {"KmsKeyId": default_disk_key(region) or f"arn:aws:kms:{region}:{ACCOUNT}:alias/aws/ebs"}
 
     def quota(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Extras:
         }
 
     def products(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """Prices that a test set; none otherwise, as for a type that the price list does not have yet."""
+        """Return prices that a test has set. Other types have none, like a type that is not in the price list yet."""
         kind = next(f["Value"] for f in p["Filters"] if f["Field"] == "instanceType")
         if kind not in self.world.prices:
             return {"FormatVersion": "aws_v1", "PriceList": []}
@@ -132,7 +132,7 @@ class Extras:
         return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(offer)]}
 
     def spot_prices(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """Prices that a test set, as of an hour ago."""
+        """Return the spot prices that a test has set, dated one hour ago."""
         zone = p.get("AvailabilityZone", f"{region}a")
         began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
         return {
@@ -150,7 +150,10 @@ class Extras:
         }
 
     def tagged_log_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """The log groups with a tag; moto's tagging API knows none, and this one nothing else."""
+        """Return the log groups with certain tags.
+
+        Moto's tagging API does not know log groups; this one knows nothing else.
+        """
         if p.get("ResourceTypeFilters") != ["logs:log-group"]:
             raise AwsFault("InvalidParameterException", "this fake finds log groups by their tags, and nothing else")
         logs, wanted = client("logs", region), {f["Key"] for f in p.get("TagFilters", [])}
@@ -203,7 +206,7 @@ class Extras:
         return {"CapacityReservations": [r for r in found if _passes(r, p)]}
 
     def describe_capacity_block_offerings(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """Those that a test has set, of exactly this type, size and length, within the dates."""
+        """Return the offers set by a test that have exactly this type, size and length and lie within the dates."""
         if not 1 <= p.get("InstanceCount", 1) <= 64 or p["CapacityDurationHours"] % 24:
             raise AwsFault("InvalidParameterValue", "InstanceCount is 1 to 64, CapacityDurationHours whole days")
         wanted = {
@@ -223,7 +226,7 @@ class Extras:
         return {"CapacityBlockOfferings": items, **token}
 
     def purchase_capacity_block(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        """The offer is gone, and a reservation is there that begins when the block does."""
+        """Replace an offer by a reservation that begins with the block."""
         name = p["CapacityBlockOfferingId"]
         offer = next((o for o in self.world.block_offers if o["CapacityBlockOfferingId"] == name), None)
         if offer is None:
@@ -252,30 +255,30 @@ class Extras:
 
 
 def reservation_state(world: World, name: str) -> str:
-    """Return a reservation's state by AWS's clock: one that was scheduled is active once it begins."""
+    """Return a reservation's state by AWS's clock. A scheduled one is active once it begins."""
     one = world.reservations[name]
     has_begun = one["State"] == "scheduled" and "StartDate" in one and _moment(one["StartDate"]) <= world.now()
     return "active" if has_begun else str(one["State"])
 
 
 def default_disk_key(region: str) -> str:
-    """Return the account's own default key for disks; empty for AWS's."""
+    """Return the account's own default key for disks; empty if AWS's key is the default."""
     return str(ec2_backends[ACCOUNT][region].default_kms_key_id)
 
 
 def _moment(value: Any) -> datetime.datetime:
-    """A time of a request, which moto's parser leaves as it was written."""
+    """Parse a time of a request, which moto's parser leaves as text."""
     found = datetime.datetime.fromisoformat(str(value))
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
 def _tags_of(p: dict[str, Any], kind: str) -> list[dict[str, str]]:
-    """The tags that a request gives to what it makes."""
+    """Return the tags that a request gives to the resource it creates."""
     return [t for spec in p.get("TagSpecifications", []) if spec["ResourceType"] == kind for t in spec["Tags"]]
 
 
 def _passes(described: dict[str, Any], p: dict[str, Any]) -> bool:
-    """Whether it fits the request's filters, of which this fake knows one: `tag-key`."""
+    """Return True if the resource matches the request's filters. This fake knows only the filter `tag-key`."""
     keys = {t["Key"] for t in described.get("Tags", [])}
     for wanted in p.get("Filters", []):
         if wanted["Name"] != "tag-key":

@@ -1,4 +1,4 @@
-"""Auto Scaling groups: what they want, what they have, what happened."""
+"""State of Auto Scaling groups: settings, instances, lifecycle hooks and activities."""
 
 import datetime
 import itertools
@@ -35,7 +35,7 @@ class Hook:
 
 @dataclass
 class Member:
-    """One instance of a group."""
+    """Instance of a group."""
 
     id: str
     type: str
@@ -66,7 +66,7 @@ class Activity:
         self.start = self.clock()
 
     def finish(self, status: str = "Successful") -> None:
-        """It is over, now; what has ended stays as it was."""
+        """Mark the activity as ended now. One that has ended already is not changed."""
         if self.end is None:
             self.status, self.end = status, self.clock()
 
@@ -101,7 +101,7 @@ class Group:
         return [m for m in self.members if m.state == "InService"]
 
     def say(self, description: str, cause: str, status: str = "Successful", message: str = "") -> Activity:
-        """Records an activity; the newest is first."""
+        """Record an activity as the newest. A failure that repeats the last one is not recorded again."""
         last = self.activities[0] if self.activities else None
         if last and last.status == status == "Failed" and last.message == message:
             return last
@@ -112,7 +112,7 @@ class Group:
 
 
 def settings(p: dict[str, Any]) -> dict[str, Any]:
-    """A group's settings from template properties. Raises AwsFault for sizes that contradict each other."""
+    """Return a group's settings from template properties. Raises AwsFault for sizes that contradict each other."""
     least, most = int(p["MinSize"]), int(p["MaxSize"])
     desired = int(p.get("DesiredCapacity", least))
     if not least <= desired <= most:
@@ -149,21 +149,22 @@ def create(world: World, region: str, name: str, wanted: dict[str, Any], own_tag
 
 
 def get(world: World, region: str, name: str) -> Group:
-    """The group of that name. Raises AwsFault if there is none."""
+    """Return the group with this name. Raises AwsFault if there is none."""
     if (region, name) not in world.groups:
         raise AwsFault("ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
     return world.groups[region, name]
 
 
 def change(world: World, region: str, name: str, wanted: dict[str, Any]) -> None:
-    """New settings; running instances stay as they are."""
+    """Replace the group's settings. Running instances stay as they are."""
     get(world, region, name).settings = wanted
     world.touch()
 
 
 def resize(world: World, region: str, name: str, sizes: dict[str, int]) -> None:
-    """New sizes, `min`, `max` and `desired`, as UpdateAutoScalingGroup takes them: what is not given stays, and a
-    desired size that was not given moves into the new limits. Raises AwsFault for sizes that contradict each other.
+    """Change `min`, `max` and `desired` as UpdateAutoScalingGroup does. Omitted sizes stay.
+
+    An omitted desired size is moved into the new limits. Raises AwsFault for sizes that contradict each other.
     """
     group = get(world, region, name)
     wanted = {**group.settings, **sizes}
@@ -182,7 +183,7 @@ def resize(world: World, region: str, name: str, sizes: dict[str, int]) -> None:
 
 
 def remove(world: World, region: str, name: str) -> None:
-    """Ask for the end of a group: its instances first, then itself. Wait for `gone`."""
+    """Start the deletion of a group: its instances first, then itself. Poll `gone` for its end."""
     if (region, name) in world.groups:
         group = world.groups[region, name]
         group.removing = True
@@ -202,7 +203,7 @@ def put_hook(world: World, region: str, group: str, name: str, transition: str, 
 
 
 def member(world: World, region: str, instance: str) -> tuple[Group, Member]:
-    """The group that has an instance. Raises AwsFault if none has."""
+    """Return an instance and its group. Raises AwsFault if it is in no group."""
     for group in world.groups.values():
         for one in group.members:
             if one.id == instance and group.region == region:

@@ -1,4 +1,4 @@
-"""An instance metadata service per instance, as IMDSv2: nothing is told without a token asked for with PUT."""
+"""Instance metadata service of each instance, as IMDSv2: a GET needs a token that was requested with PUT."""
 
 import json
 import urllib.parse
@@ -9,20 +9,20 @@ from cluster.lab.aws.inner import client
 from cluster.lab.aws.wire import Answer
 from cluster.lab.aws.world import World
 
-NODE = "NODE"  # begins the access keys of instances, their ids follow
-OPERATOR = "OPERATOR"  # the access key of a user whose requests are written down as those of nodes are
+NODE = "NODE"  # prefix of an instance's access key; its id follows
+OPERATOR = "OPERATOR"  # access key of a user whose requests are logged with their parameters, like a node's
 _TAGS = "meta-data/tags/instance/"
 _NOT_THERE: Answer = (404, {}, b"")
 
 
 class Imds:
-    """What stands at 169.254.169.254, for whoever's AWS_EC2_METADATA_SERVICE_ENDPOINT points at `/_fake/imds/ID`."""
+    """Stand-in for 169.254.169.254, for clients whose AWS_EC2_METADATA_SERVICE_ENDPOINT is `/_fake/imds/ID`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def answer(self, method: str, rest: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to a request for `ID/latest/...`."""
+        """Return the answer to a request for `ID/latest/...`."""
         instance, _, path = rest.partition("/")
         path = path.removeprefix("latest/")
         token = f"token-{self.world.imds_tokens}"
@@ -63,7 +63,7 @@ _CREDENTIALS = {
 
 
 def user_data(region: str, instance: str) -> str:
-    """An instance's user data as it was written."""
+    """Return an instance's user data, decoded."""
     import base64
 
     said = client("ec2", region).describe_instance_attribute(InstanceId=instance, Attribute="userData")["UserData"]
@@ -71,6 +71,6 @@ def user_data(region: str, instance: str) -> str:
 
 
 def _tags(region: str, instance: str) -> dict[str, str]:
-    """An instance's tags, as it sees them where its launch template lets it."""
+    """Return an instance's tags, as the instance sees them if its launch template allows that."""
     asked = [{"Name": "resource-id", "Values": [instance]}]
     return {t["Key"]: t["Value"] for t in client("ec2", region).describe_tags(Filters=asked)["Tags"]}

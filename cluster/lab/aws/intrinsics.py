@@ -1,4 +1,4 @@
-"""Template functions, and the order in which resources depend on each other."""
+"""Intrinsic functions of templates, and the order in which resources depend on each other."""
 
 import base64
 import graphlib
@@ -18,13 +18,13 @@ _NOTHING = object()
 def resolve(
     value: Any, ref: Callable[[str], Any], attribute: Callable[[str, str], Any], mappings: dict[str, Any]
 ) -> Any:
-    """A template value with its functions applied. `AWS::NoValue` removes its key or list entry."""
+    """Return a template value with its functions applied. `AWS::NoValue` removes its key or list entry."""
     return _Resolver(ref, attribute, mappings).walk(value)
 
 
 @dataclass(frozen=True)
 class _Resolver:
-    """What a template value may refer to, and the value without functions."""
+    """Evaluator of a template value's functions, with the lookups it may use."""
 
     ref: Callable[[str], Any]
     attribute: Callable[[str, str], Any]
@@ -77,7 +77,7 @@ class _Resolver:
 
 
 def references(node: Any) -> set[str]:
-    """Names that a template value refers to."""
+    """Return the names that a template value refers to."""
     if isinstance(node, list):
         return set().union(*map(references, node)) if node else set()
     if not isinstance(node, dict):
@@ -98,7 +98,7 @@ def references(node: Any) -> set[str]:
 
 
 def creation_order(resources: dict[str, Any]) -> list[str]:
-    """Logical ids, each after all it depends on. Raises AwsFault for a circle or an unknown name."""
+    """Return the logical ids, each after everything it depends on. Raises AwsFault for a cycle or an unknown name."""
     graph = {}
     for logical, body in resources.items():
         explicit = body.get("DependsOn", [])

@@ -1,4 +1,4 @@
-"""How each resource type is made, changed and ended: by the calls CloudFormation would make."""
+"""Registry of resource types: how each is created, updated and deleted, by the calls that CloudFormation would make."""
 
 import zlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from cluster.lab.aws.world import Made, World
 
 @dataclass(frozen=True)
 class _Noted:
-    """A client whose calls are written down: they are made with the rights of whoever asked for the stack."""
+    """Client that records its calls. CloudFormation makes them with the rights of the stack's creator."""
 
     client: Any
     service: str
@@ -28,7 +28,7 @@ class _Noted:
 
 @dataclass(frozen=True)
 class Site:
-    """What a handler works with."""
+    """Context of a resource handler: the fake's state, region, stack, logical id and update policy."""
 
     world: World
     region: str
@@ -41,7 +41,7 @@ class Site:
         return _Noted(client(service, self.region), service, self.world.calls)
 
     def note(self, service: str, operation: str, **parameters: Any) -> None:
-        """Record a call that a service makes for another call, with the caller's rights, on what has no tag."""
+        """Record a call that a service makes for another call, with the caller's rights, on an untagged resource."""
         call = {"service": service, "operation": operation, "parameters": parameters, "untagged": True}
         self.world.calls.append(call)
 
@@ -56,7 +56,7 @@ Properties = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """One resource type. Only the listed properties are modelled; any other is an error, never ignored."""
+    """Handler of one resource type. Only the listed properties are modelled; any other is an error, never ignored."""
 
     properties: frozenset[str]
     create: Callable[[Site, Properties], Made]
@@ -69,7 +69,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def ended_by(service: str, operation: str, argument: str) -> Any:
-    """A type's `delete` where that is one call with the resource's id."""
+    """Return a type's `delete` that consists of one call with the resource's id."""
 
     def delete(site: Site, physical: str, p: Properties) -> None:
         getattr(site.api(service), operation)(**{argument: physical})
@@ -78,7 +78,7 @@ def ended_by(service: str, operation: str, argument: str) -> Any:
 
 
 def kind(name: str, properties: str) -> Callable[[type], type]:
-    """Registers a class with static `create`, `delete` and perhaps `update`."""
+    """Register a class with static `create`, `delete` and optionally `update` as the handler of a type."""
 
     def register(body: Any) -> type:
         KINDS[name] = Kind(frozenset(properties.split()), body.create, body.delete, getattr(body, "update", None))
@@ -88,20 +88,20 @@ def kind(name: str, properties: str) -> Callable[[type], type]:
 
 
 def find(name: str) -> Kind:
-    """The handler of a type. Raises AwsFault for one that this fake does not model."""
+    """Return the handler of a type. Raises AwsFault for a type that this fake does not model."""
     if name not in KINDS:
         raise AwsFault("ValidationError", f"this fake does not model the resource type {name}")
     return KINDS[name]
 
 
 def check_modelled(logical: str, name: str, properties: Properties) -> None:
-    """Raises AwsFault for a property that would be silently ignored."""
+    """Raise AwsFault for a property that would otherwise be ignored silently."""
     for extra in sorted(set(properties) - find(name).properties):
         raise AwsFault("ValidationError", f"this fake does not model {name}.{extra}, which {logical} sets")
 
 
 def tag_specification(resource: str, tags: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Tags as EC2's create calls take them."""
+    """Return tags as EC2's create calls take them."""
     return (
         {
             "TagSpecifications": [
@@ -114,7 +114,7 @@ def tag_specification(resource: str, tags: list[dict[str, str]] | None) -> dict[
 
 
 def retag(site: Site, physical: str, new: Properties) -> None:
-    """EC2 tags of an existing resource."""
+    """Set EC2 tags of an existing resource."""
     if new.get("Tags"):
         site.api("ec2").create_tags(
             Resources=[physical], Tags=[{"Key": t["Key"], "Value": t["Value"]} for t in new["Tags"]]

@@ -1,4 +1,4 @@
-"""Resource types of a Kubernetes: EKS's own, its key and its log. A node group starts real instances of this fake."""
+"""Resource types of an EKS cluster, including its key and its log. A node group starts instances of this fake."""
 
 import json
 import uuid
@@ -12,12 +12,12 @@ from cluster.lab.aws.world import Made
 
 
 def said(tags: list[dict[str, str]] | None) -> dict[str, str]:
-    """Tags as EKS's API has them."""
+    """Return tags in the form of EKS's API."""
     return {t["Key"]: t["Value"] for t in tags or []}
 
 
 def lower(value: Any) -> Any:
-    """A template's property as EKS's API names it: the first letter small, all the way down."""
+    """Return a template's property with EKS's names: every key, at all levels, starts with a lower-case letter."""
     if isinstance(value, dict):
         return {k[:1].lower() + k[1:]: lower(v) for k, v in value.items()}
     return [lower(v) for v in value] if isinstance(value, list) else value
@@ -62,7 +62,10 @@ class LogGroup:
 class Cluster:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
-        """Subnets of two zones or none at all, as EKS insists; and its own security group for nodes and itself."""
+        """Create a cluster. Its subnets must be in two zones or more, as EKS requires.
+
+        It gets a security group of its own.
+        """
         ec2, network = site.api("ec2"), p["ResourcesVpcConfig"]
         subnets = ec2.describe_subnets(SubnetIds=network["SubnetIds"])["Subnets"]
         if len({s["AvailabilityZone"] for s in subnets}) < 2:
@@ -85,7 +88,7 @@ class Cluster:
 
     @staticmethod
     def update(site: Site, physical: str, old: Properties, new: Properties) -> None:
-        """What moto's EKS can take another value of; its version and networks are kept by the stack alone."""
+        """Accept any change without a call: only the stack keeps the new values."""
 
     @staticmethod
     def delete(site: Site, physical: str, p: Properties) -> None:
@@ -104,7 +107,7 @@ def _logging(p: Properties) -> dict[str, Any]:
     "ClusterName NodeRole Subnets AmiType CapacityType LaunchTemplate ScalingConfig UpdateConfig NodeRepairConfig Tags",
 )
 class Nodegroup:
-    """An Auto Scaling group of EKS's, with a launch template of its own made of ours, as EKS does it."""
+    """Node group: an Auto Scaling group with its own launch template, derived from the stack's one, as EKS does it."""
 
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
@@ -161,7 +164,10 @@ def _sizes(p: Properties) -> dict[str, int]:
 
 
 def _own_template(site: Site, p: Properties, group: str, known: str = "") -> dict[str, Any]:
-    """Ours with EKS's image and user data, as the group's own launch template or a new version of it."""
+    """Add EKS's image and user data to the stack's launch template.
+
+    Store the result as the group's own launch template, or as a new version of it (`known`).
+    """
     ec2 = client("ec2", site.region)
     given = p["LaunchTemplate"]
     versions = ec2.describe_launch_template_versions(LaunchTemplateId=given["Id"], Versions=[str(given["Version"])])
@@ -197,7 +203,10 @@ def _group(p: Properties, template: dict[str, Any]) -> dict[str, Any]:
 class Addon:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
-        """Those that run as a Deployment are ready on nodes only: before there are any they would stay degraded."""
+        """Create an add-on.
+
+        One that runs as a Deployment needs nodes, and would stay degraded if created before them.
+        """
         cluster = site.world.kubernetes[site.region, p["ClusterName"]]
         if p["AddonName"] not in ADDONS:
             raise AwsFault("InvalidParameterException", f"Addon {p['AddonName']} specified is not supported", 400)

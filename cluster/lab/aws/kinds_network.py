@@ -8,12 +8,12 @@ from cluster.lab.aws.world import Made
 
 
 def plain(p: Properties, *without: str) -> Properties:
-    """The properties that the API takes by the same names."""
+    """Return the properties that the API takes by the same names."""
     return {k: v for k, v in p.items() if k not in ("Tags", *without)}
 
 
 class Retagged:
-    """Of these only tags change in place."""
+    """Base of types of which only the tags can be changed in place."""
 
     @staticmethod
     def update(site: Site, physical: str, old: Properties, new: Properties) -> None:
@@ -99,7 +99,7 @@ class EipAssociation:
 
 @kind("AWS::EC2::InstanceConnectEndpoint", "SubnetId SecurityGroupIds PreserveClientIp Tags")
 class InstanceConnectEndpoint:
-    """moto has none: only that its subnet and groups are there is looked at."""
+    """Instance Connect endpoint, which moto lacks. Only the existence of its subnet and security groups is checked."""
 
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
@@ -174,7 +174,7 @@ class Endpoint:
 
 
 def permission(p: Properties) -> dict[str, Any]:
-    """A rule of a template as the authorize calls take it."""
+    """Return a template's rule as the authorize calls take it."""
     said = {"Description": p["Description"]} if "Description" in p else {}
     out: dict[str, Any] = {"IpProtocol": p["IpProtocol"]}
     out |= {k: int(p[k]) for k in ("FromPort", "ToPort") if k in p}

@@ -148,7 +148,7 @@ class Efs:
 
 @kind("AWS::EFS::MountTarget", "FileSystemId SubnetId SecurityGroups")
 class MountTarget:
-    """Mount target. EFS makes, changes and deletes its interface with the caller's rights, and gives it no tag."""
+    """Mount target. EFS creates, changes and deletes its untagged network interface with the caller's rights."""
 
     @staticmethod
     def interface(site: Site, physical: str) -> str:
@@ -238,7 +238,10 @@ class Group:
 
     @staticmethod
     def update(site: Site, physical: str, old: Properties, new: Properties) -> None:
-        """Sizes too, as the template has them; under a policy for scheduled actions only those that it changes."""
+        """Update the group's settings, including the template's sizes.
+
+        With an update policy for scheduled actions, only those sizes are set that the template changes.
+        """
         wanted, policy = groups.settings(new), site.update_policy.get("AutoScalingScheduledAction", {})
         if policy.get("IgnoreUnmodifiedGroupSizeProperties"):
             now = groups.get(site.world, site.region, physical).settings
@@ -276,7 +279,7 @@ class Hook:
 
 
 def names() -> list[Any]:
-    """The resource types modelled, for the docs and the tests."""
+    """Return the modelled resource types, for the docs and the tests."""
     from cluster.lab.aws.kinds import KINDS
 
     return sorted(KINDS)

@@ -1,5 +1,7 @@
-"""What moto's EKS lacks: add-ons, by the fake's own state, an answer for a cluster that is gone, node groups that take
-their instances with them, and an API that kubectl reaches."""
+"""EKS operations that moto lacks.
+
+These are add-ons, errors for deleted clusters, node groups that end their instances, and an API that kubectl reaches.
+"""
 
 import json
 import re
@@ -15,8 +17,9 @@ _CLUSTER = re.compile(r"/clusters/([^/]+)")
 
 
 def answer(world: World, region: str, method: str, path: str) -> Answer | None:
-    """The answer to a question about add-ons, about a cluster that is not there, or that has an API beside this fake;
-    None for all that moto answers.
+    """Return the answer to a request about add-ons, about a missing cluster, or about one with an API beside this fake.
+
+    Return None for all requests that moto answers.
     """
     if method == "GET" and world.kubernetes_api and (one := _CLUSTER.fullmatch(path)):
         return _reachable(world, region, one[1])
@@ -39,7 +42,7 @@ def answer(world: World, region: str, method: str, path: str) -> Answer | None:
 
 
 def _reachable(world: World, region: str, name: str) -> Answer | None:
-    """The cluster as moto describes it, at the address where an API serves it; None if there is none."""
+    """Return moto's description of a cluster with the address of its API; None if there is no such cluster."""
     if (region, name) not in world.kubernetes:
         return None
     api = world.kubernetes_api
@@ -50,7 +53,7 @@ def _reachable(world: World, region: str, name: str) -> Answer | None:
 
 
 def _end_group(world: World, region: str, cluster: str, name: str) -> None:
-    """Its Auto Scaling group goes; the node group itself is moto's to take away."""
+    """Delete the Auto Scaling group of a node group. Moto deletes the node group itself."""
     for (where, group), made in list(world.groups.items()):
         own = {"eks:cluster-name": cluster, "eks:nodegroup-name": name}
         if where == region and own.items() <= made.own_tags.items():

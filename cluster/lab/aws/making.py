@@ -1,4 +1,4 @@
-"""Making a stack's resources: each as soon as what it needs is there, each until it is stable."""
+"""Creation of a stack's resources: each as soon as its dependencies exist, and complete once it is stable."""
 
 import functools
 import re
@@ -22,30 +22,32 @@ Check = Callable[[], str | None]  # 'complete', a failure's reason, or None for 
 
 
 class Failed(Exception):
-    """A resource could not be made: the text is the reason that its event gives."""
+    """Failure to create or change a resource. The text is the reason shown in its event."""
 
 
 class Stopped(Exception):
-    """The fake was stopped meanwhile, the stack forgotten, or taken over by a deletion: nobody asks how this ends."""
+    """End of an operation without result: the fake was stopped, the stack was forgotten, or a deletion took it over."""
 
 
 def go_on(world: World, stack: Stack) -> None:
-    """Raises Stopped where nothing more is to be done for this stack. To be asked with the lock held that is held
-    until it is done: what comes in between is another account, which has nothing of this stack.
+    """Raise Stopped if this thread must do nothing more for the stack.
+
+    Call it with the lock held, and keep the lock until the next change is done. A reset in between would start a new
+    account that does not know this stack.
     """
     if world.closed or world.stacks.get(stack.id) is not stack or stack.worker is not threading.current_thread():
         raise Stopped
 
 
 class Making:
-    """Makes resources of one stack; those that are under way are `active`, with what asks for their outcome."""
+    """Creator of a stack's resources. `active` maps those in progress to the function that checks their outcome."""
 
     def __init__(self, world: World, stack: Stack) -> None:
         self.world, self.stack = world, stack
         self.active: dict[str, Check] = {}
 
     def make(self, order: list[str], first: bool) -> None:
-        """Creates the named resources. Raises Failed after cancelling what was still in progress, and Stopped."""
+        """Create the named resources. Raises Failed after cancelling those still in progress, or Stopped."""
         bodies = self.stack.template["Resources"]
         while order or self.active:
             seen = self.world.version
@@ -89,7 +91,7 @@ class Making:
         return check
 
     def _stable(self, resource: Resource, body: dict[str, Any], first: bool) -> Check:
-        """What says 'complete', a failure's reason, or None for not yet."""
+        """Return the check of a new resource: it returns 'complete', a failure's reason, or None while not stable."""
         not_before = time.monotonic() + self.world.resource_seconds * self.world.scale
         policy = body.get("CreationPolicy", {}).get("ResourceSignal") if first else None
         if resource.kind == NODE_GROUP:
@@ -106,7 +108,7 @@ class Making:
         return lambda: self._signalled(resource.logical, wanted, deadline)
 
     def _nodes_joined(self, name: str, join_by: float) -> str | None:
-        """EKS's word for what its Auto Scaling group has done."""
+        """Return a node group's outcome as EKS reports it, from its Auto Scaling group's state; None if pending."""
         group = self.world.groups.get((self.stack.region, name))
         if group is None or group.removing:
             return f'Resource handler returned message: "Nodegroup of {name} is DELETING" (NotStabilized)'
@@ -160,18 +162,18 @@ class Making:
 
 
 def site_of(world: World, stack: Stack, logical: str) -> Site:
-    """What the handler of a resource works with."""
+    """Return the context for a resource's handler."""
     policy = stack.template["Resources"].get(logical, {}).get("UpdatePolicy", {})
     return Site(world, stack.region, stack.name, stack.id, logical, policy)
 
 
 def listed(depends: str | list[str]) -> set[str]:
-    """Names in a DependsOn, which is one or several."""
+    """Return the names in a DependsOn, which is one name or a list."""
     return {depends} if isinstance(depends, str) else set(depends)
 
 
 def seconds_of(duration: str) -> int:
-    """Seconds of an ISO 8601 duration, as 'PT1H30M'."""
+    """Return the seconds of an ISO 8601 duration, such as 'PT1H30M'."""
     match = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration)
     if not match:
         raise AwsFault("ValidationError", f"Invalid timeout {duration}")
@@ -180,7 +182,7 @@ def seconds_of(duration: str) -> int:
 
 
 def reason_of(e: ClientError | AwsFault) -> str:
-    """A failed call as the reason of an event."""
+    """Return a failed call as the reason of an event."""
     if isinstance(e, AwsFault):
         return f"{e.message} (Status Code: {e.status}; Error Code: {e.code})"
     said = e.response["Error"]
@@ -188,5 +190,5 @@ def reason_of(e: ClientError | AwsFault) -> str:
 
 
 def is_gone(e: ClientError | AwsFault) -> bool:
-    """Whether a deletion failed only because there is nothing to delete."""
+    """Return True if a deletion failed only because the resource does not exist any more."""
     return isinstance(e, ClientError) and "NotFound" in e.response["Error"].get("Code", "")

@@ -1,5 +1,6 @@
-"""Nodes that need no machine: each new instance says what its first boot would say, as the operator's settings
-want it.
+"""Simulated nodes without machines: each new instance reports what its first boot would report.
+
+The control API sets how they boot.
 """
 
 import functools
@@ -18,7 +19,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefa
 
 
 class Nodes(threading.Thread):
-    """Signals for every instance that has not signalled yet, while the world's `nodes` is 'ready'."""
+    """Thread that signals for every new instance, while the fake's `nodes` setting is 'ready'."""
 
     def __init__(self, world: World, cloudformation: CloudFormation) -> None:
         super().__init__(daemon=True, name="fake-nodes")

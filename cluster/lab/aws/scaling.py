@@ -1,4 +1,4 @@
-"""What Auto Scaling does by itself: launch what is missing, end what is too much, replace what died."""
+"""Auto Scaling's background work: launch missing instances, terminate surplus ones, replace dead ones."""
 
 import base64
 import copy
@@ -21,7 +21,7 @@ RETRY = 30.0  # AWS's seconds between attempts to launch
 
 
 class Scaler(threading.Thread):
-    """Looks at every group after every change, and from time to time when a launch failed."""
+    """Thread that processes every group after every change, and again later while a launch is due for a retry."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True, name="fake-scaling")
@@ -126,7 +126,10 @@ class Scaler(threading.Thread):
             self.world.touch()
 
     def _kill(self, group: Group, one: Member, why: str) -> None:
-        """End an instance before it is in service, as EC2 does by itself: Auto Scaling calls its launch Cancelled."""
+        """Terminate an instance before it is in service, as EC2 does by itself.
+
+        Auto Scaling records its launch as Cancelled.
+        """
         client("ec2", group.region).terminate_instances(InstanceIds=[one.id])
         group.say(
             f"Launching a new EC2 instance: {one.id}",
@@ -168,18 +171,18 @@ class Scaler(threading.Thread):
 
 
 def states_of(region: str, ids: list[str]) -> dict[str, str]:
-    """EC2's state of each instance it still knows.
+    """Return EC2's state of each instance that it still knows.
 
-    Of moto's own records, since every change of anything asks for it: by its API it was a quarter of this fake's time.
+    Reads moto's own records. By the API this took a quarter of the fake's time, because every change asks for it.
     """
     known = ec2_backends[ACCOUNT][region].all_instances() if ids else []
     return {i.id: i.state for i in known if i.id in ids}
 
 
 def ends_at_start(world: World, region: str, one: Member) -> str:
-    """Return why EC2 ends an instance before it runs; empty where it runs.
+    """Return why EC2 terminates an instance before it runs; empty if it runs.
 
-    A default key for disks that Auto Scaling's role has no grant on is such a reason.
+    One reason is a default key for disks that has no grant for Auto Scaling's role.
     """
     for kind in (f"{one.type}@{one.zone}", one.type):
         if kind in world.kills:
@@ -191,7 +194,7 @@ def ends_at_start(world: World, region: str, one: Member) -> str:
 
 
 def launch(world: World, group: Group) -> Member:
-    """A new instance from the group's launch template. Raises ClientError as EC2 would."""
+    """Launch an instance from the group's launch template. Raises ClientError as EC2 would."""
     ec2 = client("ec2", group.region)
     chosen = group.settings["template"]
     version = ec2.describe_launch_template_versions(
@@ -236,7 +239,7 @@ def _zone(ec2: Any, group: Group) -> str:
 
 
 def _request(ec2: Any, world: World, group: Group, data: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of RunInstances: the template's, with the group's subnet and tags."""
+    """Return the arguments of RunInstances: the template's, with the group's subnet and tags."""
     tags = {
         t["Key"]: t["Value"]
         for spec in data.get("TagSpecifications", [])
@@ -272,13 +275,13 @@ def _request(ec2: Any, world: World, group: Group, data: dict[str, Any]) -> dict
 
 
 def _free(ec2: Any, interface: str) -> None:
-    """An interface that a dead instance left can be used again; one in use cannot."""
+    """Detach an interface from a dead instance, so that it can be used again. Raises ClientError if it is in use."""
     described = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])["NetworkInterfaces"][0]
     attachment = described.get("Attachment", {})
     if holder := attachment.get("InstanceId"):
         if states_of(ec2.meta.region_name, [holder]).get(holder, "terminated") not in ("terminated", "shutting-down"):
             raise _refused("InvalidNetworkInterface.InUse", f"Interface: [{interface}] in use.")
-        # EC2 lets go of an ended instance's interfaces; moto keeps the primary one, and refuses to detach it by
+        # EC2 detaches the interfaces of a terminated instance. Moto keeps the primary one, and cannot detach it by
         # its API.
         backend = ec2_backends[ACCOUNT][ec2.meta.region_name]
         ended, own = backend.get_instance(holder), backend.get_network_interface(interface)

@@ -1,7 +1,7 @@
-"""Scheduled actions of Auto Scaling groups: taken and listed by the API, executed by the fake's own clock.
+"""Scheduled actions of Auto Scaling groups: accepted and listed by the API, executed by the fake's own clock.
 
-Source: EC2 Auto Scaling API reference, PutScheduledUpdateGroupAction: it creates or updates by name, what an update
-leaves out stays as it was, and a time in the past is refused. An action without a recurrence is gone once it is done.
+Source: EC2 Auto Scaling API reference, PutScheduledUpdateGroupAction. It creates or updates by name; an update keeps
+what it omits; a time in the past is refused. An action without a recurrence is deleted once it is executed.
 """
 
 import datetime
@@ -22,7 +22,7 @@ _DAYS = 366 * 5  # 29 February comes within these
 
 @dataclass(frozen=True)
 class ScheduledAction:
-    """What is to become of a group's sizes, and when."""
+    """Scheduled change of a group's sizes."""
 
     name: str
     sizes: dict[str, int]  # by the API's names; what is not there stays
@@ -33,7 +33,7 @@ class ScheduledAction:
 
 
 class Schedules:
-    """The operations of the API."""
+    """The API's operations on scheduled actions."""
 
     world: World
 
@@ -69,7 +69,7 @@ class Schedules:
 
 
 def _asked(group: Group, p: dict[str, Any], now: datetime.datetime) -> ScheduledAction:
-    """The action that a request makes of what there was by that name. Raises AwsFault for one that AWS refuses."""
+    """Return the action that a request creates or updates. Raises AwsFault for a request that AWS refuses."""
     before = group.schedule.get(p["ScheduledActionName"])
     sizes = {**(before.sizes if before else {}), **{name: int(p[name]) for name in SIZES if name in p}}
     if not sizes:
@@ -99,12 +99,15 @@ def _asked(group: Group, p: dict[str, Any], now: datetime.datetime) -> Scheduled
 
 
 def _utc(at: datetime.datetime | None) -> datetime.datetime | None:
-    """A time of a request, which is parsed without a zone."""
+    """Return a request's time, which is parsed without a zone, in UTC."""
     return at.replace(tzinfo=datetime.UTC) if at and at.tzinfo is None else at
 
 
 def execute_due(world: World, group: Group) -> None:
-    """Do what is due by the world's clock, unless the group has that suspended: then its time passes by."""
+    """Execute the actions that are due by the world's clock.
+
+    Actions that are due while the group suspends them are skipped.
+    """
     now = world.now()
     for one in sorted((a for a in group.schedule.values() if a.at <= now), key=lambda a: a.at):
         del group.schedule[one.name]
@@ -117,7 +120,7 @@ def execute_due(world: World, group: Group) -> None:
 
 
 def _apply(group: Group, action: ScheduledAction) -> None:
-    """The new sizes; a desired capacity that is not given stays within them."""
+    """Set the new sizes. A desired capacity that is not given is kept within them."""
     sizes = {**group.settings, **{SIZES[name]: value for name, value in action.sizes.items()}}
     if "DesiredCapacity" not in action.sizes:
         sizes["desired"] = min(max(sizes["desired"], sizes["min"]), sizes["max"])
@@ -125,15 +128,15 @@ def _apply(group: Group, action: ScheduledAction) -> None:
 
 
 def due_in_s(world: World) -> float | None:
-    """Seconds until the next action of any group is due; None without one."""
+    """Return the seconds until the next action of any group is due; None if there is none."""
     times = [a.at for g in world.groups.values() for a in g.schedule.values()]
     return max(0.0, (min(times) - world.now()).total_seconds()) if times else None
 
 
 def next_time(recurrence: str, zone: str, after: datetime.datetime) -> datetime.datetime:
-    """The first minute after `after` that a cron expression of five fields names, in that time zone.
+    """Return the first time after `after` that a cron expression of five fields matches in that time zone.
 
-    Raises AwsFault for what is none.
+    Raises AwsFault for an invalid expression.
     """
     try:
         here = zoneinfo.ZoneInfo(zone)
@@ -158,7 +161,7 @@ def next_time(recurrence: str, zone: str, after: datetime.datetime) -> datetime.
 
 
 def _field(text: str, least: int, most: int) -> set[int]:
-    """The values of one field of a cron expression. Raises ValueError."""
+    """Return the values of one field of a cron expression. Raises ValueError."""
     found: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")

@@ -1,6 +1,4 @@
-"""What CloudFormation's published schemas say of a resource type: unknown properties, required ones, and what a
-change replaces.
-"""
+"""Checks by CloudFormation's published schemas: unknown and required properties, changes that replace a resource."""
 
 from functools import cache
 from typing import Any
@@ -12,7 +10,7 @@ from cluster.lab.aws.wire import AwsFault
 
 @cache
 def schema(kind: str, region: str) -> dict[str, Any]:
-    """The resource type's schema. Raises AwsFault for a type that CloudFormation does not have."""
+    """Return the resource type's schema. Raises AwsFault for a type that CloudFormation does not have."""
     try:
         return PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, kind).schema
     except Exception as e:
@@ -20,7 +18,7 @@ def schema(kind: str, region: str) -> dict[str, Any]:
 
 
 def check(logical: str, kind: str, properties: dict[str, Any], region: str) -> None:
-    """Raises AwsFault if a property is unknown, read-only or missing."""
+    """Raise AwsFault if a property is unknown, read-only or missing."""
     known = schema(kind, region)
     read_only = {p.removeprefix("/properties/") for p in known.get("readOnlyProperties", [])}
     for name in properties:
@@ -39,12 +37,12 @@ def check(logical: str, kind: str, properties: dict[str, Any], region: str) -> N
 
 
 def replacing(kind: str, region: str) -> set[str]:
-    """The top-level properties whose change makes a new physical resource."""
+    """Return the top-level properties whose change creates a new physical resource."""
     return _named(kind, region, "createOnlyProperties")
 
 
 def perhaps_replacing(kind: str, region: str) -> set[str]:
-    """The top-level properties of which a change set says that their change may make a new physical resource."""
+    """Return the top-level properties for which a change set reports a conditional replacement."""
     return _named(kind, region, "conditionalCreateOnlyProperties")
 
 

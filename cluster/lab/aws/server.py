@@ -1,4 +1,4 @@
-"""One process, one port: our services in front, moto behind, faults and a log around both."""
+"""Server of the fake AWS: one process and port, our services in front, moto behind, faults and a log for both."""
 
 import datetime
 import email.utils
@@ -33,20 +33,20 @@ SERVICES = {
 }
 BEHIND = (
     *("ec2", "iam", "efs", "s3", "ssm", "sts", "fsx", "logs", "service-quotas", "pricing", "ec2-instance-connect"),
-    *("sns", "sqs"),  # who is told of what happens to jobs
+    *("sns", "sqs"),  # for notifications about jobs
     *("eks", "kms", "elb", "elbv2"),
 )
 
 
 class Quiet(WSGIRequestHandler):
-    """No line per request on stderr; answers are dated by the world's clock and sent at once."""
+    """Request handler without access log, which dates answers by the world's clock and sends them at once."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     world: World
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The world's time, whatever this machine's is."""
+        """Return the world's time, which may differ from this machine's."""
         return email.utils.format_datetime(self.world.now(), usegmt=True)
 
     def log(self, type: str, message: str, *args: Any) -> None:
@@ -54,7 +54,7 @@ class Quiet(WSGIRequestHandler):
 
 
 class App:
-    """The WSGI application."""
+    """WSGI application."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -94,7 +94,7 @@ class App:
             return 400, {"Content-Type": "text/plain"}, f"{type(e).__name__}: {e}".encode()
 
     def _own(self, service: str, region: str, operation: str, headers: dict[str, str], body: bytes) -> Answer | None:
-        """The answer of a service of ours; None if moto shall answer."""
+        """Return the answer of our own services; None if moto answers."""
         own = {"cloudformation": self.cloudformation, "autoscaling": self.autoscaling}.get(service)
         try:
             if own is None and service not in Extras.operations:
@@ -131,7 +131,7 @@ class App:
         return chunks
 
     def _with_tags(self, said: dict[str, Any], region: str) -> dict[str, Any]:
-        """A node's request, with the tags that the instances that it names have now: its role is judged by these."""
+        """Add the current tags of the instances that a node's request names: they determine the node's role."""
         named = said.get("parameters", {})
         ids = [n for n in (*named.get("Resources", []), named.get("InstanceId", "")) if str(n).startswith("i-")]
         if not ids:
@@ -142,9 +142,9 @@ class App:
         return {**said, "tags": {i: {t["Key"]: t["Value"] for t in found if t["ResourceId"] == i} for i in ids}}
 
     def _fault(self, service: str, operation: str, said: dict[str, Any] | None = None) -> FaultRule | None:
-        """The rule for this call, used up by it; its delay passes here.
+        """Log the call, and return the rule that applies to it, counted as used. Its delay passes before the return.
 
-        said: what the log keeps of it besides.
+        said: further fields of the log entry.
         """
         said = said or {}
         with self.world.lock:
@@ -170,7 +170,7 @@ class App:
         return rule
 
     def _late(self, headers: dict[str, str]) -> AwsFault | None:
-        """Why a request is refused that was signed by a clock more than five minutes off, where that is asked for."""
+        """Return an error if strict_time is set and the request was signed by a clock more than five minutes off."""
         signed, now = headers.get("X-Amz-Date", ""), self.world.now()
         if not self.world.strict_time or not signed:
             return None
@@ -191,7 +191,7 @@ class App:
 
 
 def _target(environ: dict[str, Any]) -> tuple[str, str]:
-    """Service and region, from the signature's scope. What is not signed is taken for S3."""
+    """Return service and region from the signature's scope. Unsigned requests are taken for S3."""
     match = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
     if not match:
         return "s3", "us-east-1"
@@ -199,7 +199,7 @@ def _target(environ: dict[str, Any]) -> tuple[str, str]:
 
 
 def _by_whom(environ: dict[str, Any], parameters: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Who asks and for what, where that is a node by its own credentials, or the operator; {} for everybody else."""
+    """Return the access key and parameters of a request by a node's own credentials or by OPERATOR, else {}."""
     match = re.search(rf"Credential=({NODE}[^/]+|{OPERATOR})/", environ.get("HTTP_AUTHORIZATION", ""))
     if not match:
         return {}
@@ -214,7 +214,7 @@ def _error(rule: FaultRule) -> AwsFault:
 
 
 class FakeAws:
-    """A running fake; leave the `with` block, or call `stop`, to end it."""
+    """Running fake AWS. It ends with its `with` block, or by `stop`."""
 
     def __init__(self, host: str, port: int, scale: float, nodes: str, tag_prefix: str) -> None:
         self.world = World(scale=scale, nodes=nodes, tag_prefix=tag_prefix)
@@ -233,12 +233,12 @@ class FakeAws:
             thread.start()
 
     def reset(self) -> None:
-        """Forget everything; time scale and nodes as at the start."""
+        """Forget all state except settings, such as the time scale and how nodes boot."""
         with self.world.lock:
             self.app.control.post_reset("", {}, {})
 
     def stop(self) -> None:
-        """End it; nothing keeps running."""
+        """Stop the server and wait for its threads."""
         with self.world.lock:
             self.world.closed = True
             self.world.touch()
@@ -259,11 +259,11 @@ class FakeAws:
 def start(
     host: str = "127.0.0.1", port: int = 0, scale: float = 1.0, nodes: str = "ready", *, tag_prefix: str
 ) -> FakeAws:
-    """A fake AWS on a free port of this machine (port 0) or the one given.
+    """Start a fake AWS on this port of the machine; port 0 selects a free one.
 
     Args:
-        scale: seconds of ours for one second of AWS's time-outs: 0.0002 in tests, more where machines really boot.
-        nodes: 'ready' if instances shall report ready by themselves, 'none' if whoever runs their user data does it.
-        tag_prefix: of the tags by which instances tell their role, their boot and their host key.
+        scale: real seconds per second of AWS's timeouts: 0.0002 in tests, more if machines really boot.
+        nodes: 'ready' if simulated instances report ready themselves, 'none' if another process runs their user data.
+        tag_prefix: of the tags in which instances report their role, boot and host key.
     """
     return FakeAws(host, port, scale, nodes, tag_prefix)

@@ -1,4 +1,4 @@
-"""A stack: its template, its resources, its events, the signals it got, and what a new template would change."""
+"""A stack: its template, resources, events and signals, and the changes that a new template would make."""
 
 import datetime
 import json
@@ -23,7 +23,7 @@ def now() -> datetime.datetime:
 
 @dataclass
 class Resource:
-    """A logical resource and what stands for it."""
+    """Logical resource and the physical one behind it."""
 
     logical: str
     kind: str
@@ -38,7 +38,7 @@ class Resource:
 
 @dataclass
 class Stack:
-    """One stack."""
+    """CloudFormation stack."""
 
     name: str
     region: str
@@ -65,7 +65,7 @@ class Stack:
         self.id = f"arn:aws:cloudformation:{self.region}:{ACCOUNT}:stack/{self.name}/{uuid.uuid4()}"
 
     def say(self, status: str, reason: str = "", resource: Resource | None = None) -> None:
-        """A new status of the stack or of one of its resources, as an event."""
+        """Set a new status of the stack or of one of its resources, and record it as an event."""
         if resource is None:
             self.status, self.reason = status, reason
         else:
@@ -87,7 +87,7 @@ class Stack:
         )
 
     def pseudo(self, name: str) -> str:
-        """Value of a pseudo parameter."""
+        """Return the value of a pseudo parameter."""
         known = {
             "AWS::Region": self.region,
             "AWS::AccountId": ACCOUNT,
@@ -133,7 +133,7 @@ class Stack:
 def read(
     text: str, region: str, given: list[dict[str, Any]], previous: dict[str, str], capabilities: list[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """A template and its parameters, checked as CloudFormation checks before it starts."""
+    """Return a template and its parameters, checked as CloudFormation does before it starts. Raises AwsFault."""
     if len(text.encode()) > 51_200:
         raise AwsFault(
             "ValidationError",
@@ -200,7 +200,7 @@ def _parameters(declared: dict[str, Any], given: list[dict[str, Any]], previous:
 
 
 def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, str]) -> list[dict[str, Any]]:
-    """The changes of a change set: added, removed, modified, and whether that replaces the resource."""
+    """Return a change set's changes: additions, removals, modifications, and whether these replace the resource."""
     changes, moved = [], set()  # moved: resources whose id will be another one
 
     def ref(name: str) -> Any:
@@ -247,7 +247,7 @@ def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, st
 
 
 def _detail(name: str, recreation: str) -> dict[str, Any]:
-    """One property of a modified resource."""
+    """Return the description of one modified property."""
     return {
         "Target": {
             "Attribute": "Properties",

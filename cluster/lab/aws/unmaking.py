@@ -1,4 +1,4 @@
-"""Deleting a stack's resources: dependants first, what is to be kept left alone."""
+"""Deletion of a stack's resources, dependants first, without those that are to be kept."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from cluster.lab.aws.world import World
 
 
 def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable[[Resource], bool]) -> bool:
-    """Deletes resources, dependants first; whether all went. Raises Stopped."""
+    """Delete resources, dependants first. Return True if none failed to delete. Raises Stopped."""
     names = {r.logical for r in resources}
     bodies = {n: stack.template["Resources"].get(n, {}) for n in names}
     order = creation_order(

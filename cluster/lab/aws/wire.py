@@ -1,4 +1,4 @@
-"""AWS's wire protocols, read and written from botocore's own service models."""
+"""AWS's wire protocols, parsed and serialized from botocore's own service models."""
 
 import json
 import urllib.parse
@@ -12,7 +12,7 @@ from moto.core.utils import get_service_model
 
 
 class AwsFault(Exception):
-    """An answer that is an error, as the service would give it."""
+    """Error that a service would answer with."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -24,12 +24,12 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @cache
 def model(service: str) -> Any:
-    """botocore's model of a service, as moto's parsers and serializers want it."""
+    """Return botocore's model of a service, as moto's parsers and serializers need it."""
     return get_service_model(service)
 
 
 def operation_of(headers: dict[str, str], body: bytes) -> str:
-    """Name of the operation that a query or JSON request asks for; '' for REST protocols."""
+    """Return the operation that a query or JSON request names; '' for REST protocols."""
     if target := headers.get("X-Amz-Target", ""):
         return target.rsplit(".", 1)[-1]
     if "x-www-form-urlencoded" in headers.get("Content-Type", ""):
@@ -38,7 +38,7 @@ def operation_of(headers: dict[str, str], body: bytes) -> str:
 
 
 def parse(service: str, operation: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
-    """The parameters of a query or JSON request, as boto3 would have been given them."""
+    """Return the parameters of a query or JSON request, as given to boto3. Raises AwsFault for an unknown operation."""
     if "json" in headers.get("Content-Type", ""):
         return json.loads(body or b"{}")
     described = model(service)
@@ -53,13 +53,13 @@ def parse(service: str, operation: str, headers: dict[str, str], body: bytes) ->
 
 
 def _protocol(service: str) -> str:
-    """The protocol in which a service answers: where it speaks several, the one of JSON, which boto3 takes too."""
+    """Return the protocol for a service's answers: JSON if the service supports it, which boto3 accepts too."""
     described = model(service).metadata
     return "json" if "json" in described.get("protocols", []) else str(described["protocol"])
 
 
 def answer(service: str, operation: str, result: dict[str, Any]) -> Answer:
-    """The bytes of a result."""
+    """Serialize a result."""
     described = model(service)
     serializer = get_serializer_class(service, _protocol(service))(described.operation_model(operation))
     made = serializer.serialize(result)
@@ -72,7 +72,7 @@ def answer(service: str, operation: str, result: dict[str, Any]) -> Answer:
 
 
 def fault(service: str, error: AwsFault) -> Answer:
-    """The bytes of an error, in the protocol of the service it comes from."""
+    """Serialize an error in the protocol of its service."""
     protocol = _protocol(service) if service != "s3" else "s3"
     said = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
     if protocol in ("json", "rest-json"):
@@ -92,7 +92,10 @@ def fault(service: str, error: AwsFault) -> Answer:
 
 
 def page(items: list[Any], p: dict[str, Any], size: int, limit: str = "") -> tuple[list[Any], dict[str, str]]:
-    """One page, and the token of the next if there is one: small ones find the caller that reads no second page."""
+    """Return one page of the items, and the token of the next page if there is one.
+
+    Small pages reveal callers that do not read the second page.
+    """
     start = int(p.get("NextToken") or 0)
     size = min(size, int(p.get(limit) or size)) if limit else size
     end = start + size

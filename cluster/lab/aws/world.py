@@ -1,4 +1,4 @@
-"""Everything the fake remembers beyond moto: one lock, one signal for any change, scaled time."""
+"""State of the fake beyond moto's: one lock, one condition that signals any change, and scaled time."""
 
 import datetime
 import threading
@@ -12,7 +12,7 @@ ACCOUNT = "123456789012"
 
 @dataclass
 class FaultRule:
-    """An error to give instead of an answer."""
+    """Error to answer with instead of executing a call."""
 
     service: str
     action: str  # regular expression over operation names
@@ -26,7 +26,7 @@ class FaultRule:
 
 
 class World:
-    """The state of the fake; every reader and writer holds `lock`."""
+    """State of the fake. Every reader and writer holds `lock`."""
 
     def __init__(
         self, scale: float = 1.0, resource_seconds: float = 0.0, nodes: str = "ready", tag_prefix: str = ""
@@ -49,7 +49,7 @@ class World:
             self.reservations: dict[str, dict[str, Any]] = {}
             self.kubernetes: dict[tuple[str, str], dict[str, Any]] = {}  # what moto's EKS lacks, by region and name
             self.kubernetes_api: dict[str, str] = {}  # where kubectl reaches every cluster, if anywhere
-            self.caller = f"arn:aws:iam::{ACCOUNT}:user/operator"  # whom STS takes everybody for
+            self.caller = f"arn:aws:iam::{ACCOUNT}:user/operator"  # identity that STS reports for every caller
             self.addon_states: dict[str, str] = {}  # add-on -> its state, where that is not ACTIVE
             self.links: dict[str, dict[str, Any]] = {}  # FSx data repository associations
             self.capacity: dict[str, int] = {}  # instance type, or type@zone -> how many more can be had
@@ -75,22 +75,23 @@ class World:
             self.changed.notify_all()
 
     def now(self) -> datetime.datetime:
-        """AWS's clock."""
+        """Return the time of AWS's clock."""
         return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.ahead_s)
 
     def moved_on(self, seen: int) -> bool:
-        """Whether anything changed since that version."""
+        """Return True if anything has changed since that version, or the fake is stopped."""
         return self.version != seen or self.closed
 
     def touch(self) -> None:
-        """Say that something changed: who waits looks again."""
+        """Notify all waiting threads that something has changed."""
         with self.lock:
             self.version += 1
             self.changed.notify_all()
 
     def wait_until(self, condition: Callable[[], bool], aws_seconds: float) -> bool:
-        """Whether `condition` came true within so many of AWS's seconds. Not to be called with the lock held by
-        others.
+        """Wait up to this many of AWS's seconds for `condition`. Return True if it came true.
+
+        Call it without the lock.
         """
         with self.changed:
             return (
@@ -99,7 +100,7 @@ class World:
             )
 
     def pass_time(self, aws_seconds: float) -> None:
-        """Let scaled time go by, unless the fake is stopped meanwhile."""
+        """Wait for this many of AWS's seconds, scaled, or until the fake is stopped."""
         if aws_seconds * self.scale > 0:
             end = time.monotonic() + aws_seconds * self.scale
             with self.changed:
@@ -108,7 +109,7 @@ class World:
 
 @dataclass
 class Made:
-    """A physical resource: its id, and what Fn::GetAtt may ask."""
+    """Physical resource: its id and the attributes for Fn::GetAtt."""
 
     id: str
     attributes: dict[str, Any] = field(default_factory=dict)

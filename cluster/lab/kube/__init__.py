@@ -1,1 +1,1 @@
-"""A stand-in of Kubernetes on this machine: an API for kubectl, its controllers, mpi-operator, pods of a lab."""
+"""A simulated Kubernetes on this machine: an API for kubectl, its controllers, mpi-operator, and pods of a lab."""

@@ -1,4 +1,4 @@
-"""What the API does to an object before it keeps it: defaults that others rely on, and refusals that users meet."""
+"""Admission of objects by the API: defaults that other components rely on, and refusals that users meet."""
 
 import base64
 import re
@@ -13,10 +13,10 @@ _DATA_BYTES = 1 << 20  # of a Secret or ConfigMap, all values together
 
 
 def admitted(what: Kind, document: Document, priorities: Collection[str]) -> None:
-    """Defaults filled in, in place. Raises Refusal.
+    """Fill in an object's defaults, in place. Raises Refusal if the object is invalid.
 
     Args:
-        priorities: the PriorityClasses that there are; empty: pods are not asked for theirs.
+        priorities: names of the existing PriorityClasses; if empty, pods' classes are not checked.
     """
     name = str(document["metadata"].get("name", ""))
     form = _LABEL if what.name in ("Service", "Namespace") else _NAME
@@ -67,7 +67,7 @@ def _actions(spec: Document) -> set[str]:
 
 
 def _data(what: Kind, name: str, document: Document) -> None:
-    """A Secret's `stringData` becomes `data`. Refused: what is too large, and data that is not base64."""
+    """Move a Secret's `stringData` to `data`. Raises Refusal for data that is too large or not base64."""
     if what.name == "Secret":
         document.setdefault("type", "Opaque")
         data = document.setdefault("data", {})

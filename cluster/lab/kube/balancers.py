@@ -1,6 +1,6 @@
-"""What AWS does with a Service that wants a load balancer, as far as the lab goes: it is known by its pods' addresses.
+"""Controller of load balancers, as far as the lab models them: their address is that of the Service's pods.
 
-Nothing forwards to their ports here, nor looks at `loadBalancerSourceRanges`: who comes, comes to a pod itself.
+Nothing here forwards ports or applies `loadBalancerSourceRanges`. Clients connect to a pod directly.
 """
 
 from cluster.lab.kube.kinds import Document, kind
@@ -11,7 +11,7 @@ _SERVICE = kind("Service")
 
 
 def sync(store: Store) -> None:
-    """Tell each such Service where it is reached; nowhere while no pod of it is ready."""
+    """Set the addresses of every LoadBalancer Service; none while no pod of it is ready."""
     for service in store.listed(_SERVICE):
         if service["spec"].get("type") == "LoadBalancer":
             _tell(store, service)

@@ -1,4 +1,4 @@
-"""What goes when its owner is gone, what goes with its namespace, and claims that find their volume."""
+"""Garbage collection by owner, deletion of a namespace's objects, and binding of volume claims."""
 
 from cluster.lab.kube.kinds import KINDS, Document, kind
 from cluster.lab.kube.refusals import Refusal
@@ -8,14 +8,14 @@ _NAMESPACE, _VOLUME, _CLAIM = kind("Namespace"), kind("PersistentVolume"), kind(
 
 
 def sync(store: Store) -> None:
-    """One look at everything."""
+    """Run one pass over all objects."""
     _orphans(store)
     _namespaces(store)
     _claims(store)
 
 
 def _orphans(store: Store) -> None:
-    """Delete what has owners of which none is there."""
+    """Delete objects that have owners of which none exists."""
     uids = store.uids()
     for what, document in store.everything():
         meta = document["metadata"]
@@ -41,7 +41,7 @@ def _namespaces(store: Store) -> None:
 
 
 def _claims(store: Store) -> None:
-    """A claim gets the volume that it names, or a free one of its class; a class with a driver makes one."""
+    """Bind each claim to the volume it names or a free one of its class. A class with a driver creates one."""
     for claim in store.listed(_CLAIM):
         if claim.get("status", {}).get("phase") == "Bound":
             continue

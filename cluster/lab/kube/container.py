@@ -1,4 +1,4 @@
-"""One container of a pod as processes of this machine: started, looked after, started again, ended."""
+"""One container of a pod as processes of this machine: start, restart, state and end."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from cluster.lab.kube.store import now
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """With what a container is started."""
+    """Parameters of a container's start."""
 
     command: Sequence[str]
     variables: Mapping[str, str]
@@ -28,7 +28,7 @@ class Started:
 
 
 class Container:
-    """A container and what becomes of it; `folder` is its own."""
+    """A container and its state; `folder` belongs to it alone."""
 
     def __init__(self, lab_name: str, folder: Path, name: str, image: str) -> None:
         self._lab_name, self._folder, self.name, self._image = lab_name, folder, name, image
@@ -43,21 +43,21 @@ class Container:
 
     @property
     def log(self) -> Path:
-        """What it says, since its last start."""
+        """The output file since its last start."""
         return self._folder / f"{max(self.restarts, 0)}.log"
 
     @property
     def previous_log(self) -> Path:
-        """What it said before its last start."""
+        """The output file of the run before."""
         return self._folder / f"{self.restarts - 1}.log"
 
     @property
     def is_running(self) -> bool:
-        """Whether its first process lives; `poll` finds out."""
+        """True if its first process lives. `poll` updates this."""
         return self._outer is not None and self.ended is None
 
     def start(self, sandbox: int, how: Started) -> None:
-        """Start it in the pod's namespaces, of which `sandbox` is a process; its root is as the image's again."""
+        """Start it in the pod's namespaces, which are those of process `sandbox`. Its root is reset to the image's."""
         self._before, self.ended = self.ended, None
         self.restarts += 1
         for part in ("upper", "work", "root"):
@@ -94,7 +94,7 @@ class Container:
         self.started_at = now()
 
     def poll(self) -> bool:
-        """Whether it has ended since the last look."""
+        """Check the process. Return True if it has ended since the last call."""
         if self._outer is None or self.ended is not None or (code := self._outer.poll()) is None:
             return False
         status = 128 - code if code < 0 else code
@@ -108,14 +108,14 @@ class Container:
         return True
 
     def pid(self) -> int | None:
-        """The process that its command is, as this machine numbers it."""
+        """Return the host's pid of its command; None if it does not run."""
         if not self.is_running or self._outer is None:
             return None
         first = _first_child(self._outer.pid)
         return _first_child(first) if first and self._has_init else first
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to the first process; KILL ends all others with it."""
+        """Send a signal to the first process. SIGKILL ends all others with it."""
         pid = self.pid()
         try:
             if pid is not None:
@@ -126,7 +126,7 @@ class Container:
             return
 
     def status(self) -> Document:
-        """As `containerStatuses` has it."""
+        """Return its entry for `containerStatuses`."""
         if self._outer is None or (self.ended and self.waits_for[0] == "CrashLoopBackOff"):
             reason, message = self.waits_for
             state: Document = {"waiting": {"reason": reason, **({"message": message} if message else {})}}

@@ -1,4 +1,4 @@
-"""What a container of a pod is started with: its variables, its command, the user that it runs as."""
+"""Start-up environment of a pod's container: its variables, command and security context."""
 
 import re
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]+)\)")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig:
-    """What an image says of how its containers are started."""
+    """An image's configuration of how its containers are started."""
 
     uid: int = layout.UID
     home: str = layout.HOME
@@ -46,7 +46,7 @@ class ImageConfig:
 
 
 def variables(store: Store, pod: Document, container: Document, image: ImageConfig) -> dict[str, str]:
-    """The container's environment. Raises NotYet for what it takes from an object that is not there."""
+    """Return the container's environment. Raises NotYet if an object that it refers to does not exist."""
     space = pod["metadata"]["namespace"]
     found = {"PATH": _PATH, **image.variables, "HOSTNAME": hostname(pod), "HOME": image.home}
     for source in container.get("envFrom") or []:
@@ -62,13 +62,13 @@ def variables(store: Store, pod: Document, container: Document, image: ImageConf
 
 
 def command(container: Document, image: ImageConfig, given: Mapping[str, str]) -> list[str]:
-    """The words of its first process."""
+    """Return the command line of its first process."""
     words = container.get("command") or ([] if container.get("args") else list(image.command))
     return [expanded(w, given) for w in [*words, *(container.get("args") or [])]]
 
 
 def expanded(text: str, given: Mapping[str, str]) -> str:
-    """The text with `$(NAME)` for each name that is given; `$$` is a dollar sign."""
+    """Replace `$(NAME)` by the value of each given name. `$$` becomes a dollar sign."""
 
     def one(found: "re.Match[str]") -> str:
         return "$" if found[0] == "$$" else given.get(found[1], found[0])
@@ -77,9 +77,9 @@ def expanded(text: str, given: Mapping[str, str]) -> str:
 
 
 def security(pod: Document, container: Document, image: ImageConfig) -> Document:
-    """`uid`, `gid`, `groups` and the like as the pod's and the container's security contexts say.
+    """Return `uid`, `gid`, `groups` and other settings from the pod's and the container's security contexts.
 
-    Raises ValueError, in kubelet's words, for root where the pod says that it is not.
+    Raises ValueError, in kubelet's words, if the container would run as root despite runAsNonRoot.
     """
     whole = pod["spec"].get("securityContext") or {}
     own = container.get("securityContext") or {}
@@ -103,7 +103,7 @@ def security(pod: Document, container: Document, image: ImageConfig) -> Document
 
 
 def hostname(pod: Document) -> str:
-    """What the pod calls itself."""
+    """Return the pod's host name."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 

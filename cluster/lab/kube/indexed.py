@@ -1,4 +1,4 @@
-"""What Kubernetes does with a Job whose pods have numbers: one pod for each number, each with tries of its own."""
+"""Controller of indexed Jobs: one pod per completion index, each index with its own retries."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from cluster.lab.kube.kinds import Document
 from cluster.lab.kube.store import now, seconds_since
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-VARIABLE = "JOB_COMPLETION_INDEX"  # by which a pod knows its own
-_BACK_OFF_S, _BACK_OFF_MOST_S = 10.0, 600.0  # until a number's failed pod has a successor: doubled each time
+VARIABLE = "JOB_COMPLETION_INDEX"  # a pod's own index, in its environment
+_BACK_OFF_S, _BACK_OFF_MOST_S = 10.0, 600.0  # before an index's failed pod is replaced; doubled each time
 
 
 class Indexes:
-    """The numbers of one Job: which have succeeded, which are given up, how often each has failed."""
+    """State of one Job's indexes: which have succeeded, which have failed for good, and how often each has failed."""
 
     def __init__(self, spec: Document) -> None:
         self._spec = spec
@@ -21,7 +21,7 @@ class Indexes:
         self._failures: dict[int, tuple[int, str]] = {}  # how many, and when the last was
 
     def count(self, pod: Document) -> None:
-        """Take in how a pod has ended."""
+        """Record how a pod has ended."""
         index = index_of(pod)
         if pod["status"]["phase"] == "Succeeded":
             self._succeeded.add(index)
@@ -33,14 +33,14 @@ class Indexes:
             self._given_up.add(index)
 
     def to_start(self, live: Sequence[Document]) -> list[int]:
-        """Numbers that are to have a pod now."""
+        """Return the indexes that need a pod now."""
         busy = {index_of(pod) for pod in live}
         room = self._spec["parallelism"] - len(live)
         free = (n for n in range(self._spec["completions"]) if n not in busy | self._succeeded | self._given_up)
         return [n for n in free if not self._is_backing_off(n)][: max(room, 0)]
 
     def failure(self) -> tuple[str, str] | None:
-        """Reason and message if the Job has failed by its numbers."""
+        """Return reason and message if the Job has failed because of its indexes, else None."""
         most = self._spec.get("maxFailedIndexes")
         if most is not None and len(self._given_up) > most:
             return "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
@@ -49,12 +49,12 @@ class Indexes:
         return None
 
     def status(self) -> Document:
-        """As the Job's status has them."""
+        """Return the Job's status fields for its indexes."""
         given_up = {"failedIndexes": spans(self._given_up)} if "backoffLimitPerIndex" in self._spec else {}
         return {"completedIndexes": spans(self._succeeded), **given_up}
 
     def _is_final(self, pod: Document) -> bool:
-        """Whether the Job's rules say that another try would end as this one did."""
+        """Return True if the Job's failure policy rules out another try after this pod's failure."""
         codes = [
             s["state"].get("terminated", {}).get("exitCode", 0) for s in pod["status"].get("containerStatuses", [])
         ]
@@ -71,12 +71,12 @@ class Indexes:
 
 
 def index_of(pod: Document) -> int:
-    """The pod's number."""
+    """Return the pod's completion index."""
     return int(pod["metadata"]["annotations"][INDEX])
 
 
 def numbered(job: Document, index: int) -> Document:
-    """The Job's template of a pod, with the number's name and marks in it."""
+    """Return the Job's pod template with the index in its name, labels, annotations and environment."""
     template = copy.deepcopy(job["spec"]["template"])
     meta, spec = template.setdefault("metadata", {}), template["spec"]
     for marks in ("annotations", "labels"):
@@ -91,7 +91,7 @@ def numbered(job: Document, index: int) -> Document:
 
 
 def spans(indexes: Iterable[int]) -> str:
-    """Numbers as a Job's status writes them: `0,2-4`."""
+    """Return indexes in the form of a Job's status, such as `0,2-4`."""
     found: list[list[int]] = []
     for n in sorted(indexes):
         if found and found[-1][-1] == n - 1:

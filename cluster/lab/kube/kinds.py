@@ -1,4 +1,4 @@
-"""The kinds of objects that the stand-in's API serves, and how it tells kubectl of them."""
+"""The kinds of objects that the simulated API serves, and their discovery documents for kubectl."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object: where it is in the API's paths, and what kubectl may call it."""
+    """One kind of object: its paths in the API and its names in kubectl."""
 
     group: str  # "" is the core group
     version: str
@@ -21,12 +21,12 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As in `apiVersion:`."""
+        """The value of its `apiVersion:`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def path(self) -> str:
-        """Where the group's version is served, without a leading slash."""
+        """The path of its group's version, without a leading slash."""
         return f"apis/{self.api_version}" if self.group else f"api/{self.version}"
 
 
@@ -67,12 +67,12 @@ BY_PATH = {(k.path, k.plural): k for k in KINDS}
 
 
 def kind(name: str) -> Kind:
-    """The one kind with this name: every name is in one group only."""
+    """Return the kind with this name. Every name is in one group only."""
     return next(k for k in KINDS if k.name == name)
 
 
 def discovery(path: str) -> Document | None:
-    """What the API says of itself at this path; None where there is nothing of the sort."""
+    """Return the API's discovery document at this path; None if there is none."""
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "apis":
@@ -128,7 +128,7 @@ def _resources(one: Kind) -> list[Document]:
 
 
 def _openapi(path: str) -> Document | None:
-    """As much of the schema as tells kubectl that fields are the server's to check: where objects can be patched."""
+    """Return the part of the schema that kubectl needs: the server validates fields of patches."""
     served = [k for k in KINDS if k.path == path]
     if not served:
         return None

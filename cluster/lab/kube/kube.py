@@ -1,4 +1,4 @@
-"""The whole stand-in of Kubernetes: a lab of pods, the API for kubectl, and all that runs behind it, as one thing."""
+"""The whole simulated Kubernetes: a lab of pods, the API for kubectl, and the controllers behind it."""
 
 import signal
 import threading
@@ -18,16 +18,16 @@ from cluster.lab.kube.store import Store
 from cluster.lab.record import Lab
 
 NODES = 4
-_TICK_S = 0.5  # without a change: for what only time brings
+_TICK_S = 0.5  # between passes without a change, for what only depends on time
 
 
 class Kube:
-    """A Kubernetes of its own until the `with` block is left; then nothing of it is there any more."""
+    """A simulated Kubernetes that exists until its `with` block ends. Nothing of it is left then."""
 
     def __init__(self, name: str, image: Path | None = None, num_nodes: int = NODES) -> None:
         """Args:
-        name: of the lab; 1 to 8 small letters and digits.
-        image: an unpacked image, the root of all pods; without one it is this machine's own.
+        name: of the lab; 1 to 8 lower-case letters and digits.
+        image: an unpacked image, the root of all pods; without one they use this machine's root.
         """
         if num_nodes < 1:
             raise ConfigError(f"a Kubernetes has one node at least, not {num_nodes}")
@@ -67,11 +67,11 @@ class Kube:
 
     @property
     def kubeconfig(self) -> Path:
-        """What `kubectl --kubeconfig` takes."""
+        """The path for `kubectl --kubeconfig`."""
         return self.server.kubeconfig
 
     def _control(self) -> None:
-        """Every controller looks, again after each change."""
+        """Run every controller, again after each change."""
         jobs = workloads.Workloads()
         version = -1
         while not self._ended.is_set():
@@ -85,9 +85,9 @@ class Kube:
 
 
 def serve(name: str, image: Path | None, ready: Callable[[Kube], None], num_nodes: int = NODES) -> None:
-    """One until Ctrl-C, SIGTERM or SIGHUP, and nothing of it afterwards; `ready` is called when it serves.
+    """Run a simulated Kubernetes until Ctrl-C, SIGTERM or SIGHUP, then remove it. `ready` is called once it serves.
 
-    Raises ConfigError where there cannot be one.
+    Raises ConfigError if it cannot be started.
     """
     ended = threading.Event()
     before = {s: signal.signal(s, lambda *_: ended.set()) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

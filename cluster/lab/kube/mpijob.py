@@ -1,4 +1,4 @@
-"""What mpi-operator 0.8 makes of an MPIJob: its defaults, and each object that it creates for it.
+"""Objects that mpi-operator 0.8 creates for an MPIJob, and the defaults it sets.
 
 Facts are from kubeflow/mpi-operator v0.8.2: pkg/controller/mpi_job_controller.go, pkg/apis/kubeflow/v2beta1/default.go
 and pkg/apis/kubeflow/validation/validation.go.
@@ -34,7 +34,7 @@ _SLOTS = {"OpenMPI": "OMPI_MCA_orte_set_default_slots", "Intel": "I_MPI_PERHOST"
 
 
 def with_defaults(job: Document) -> Document:
-    """The MPIJob as the operator reads it."""
+    """Return the MPIJob with the operator's defaults."""
     read = copy.deepcopy(job)
     spec = read["spec"]
     spec.setdefault("runPolicy", {}).setdefault("cleanPodPolicy", "None")
@@ -55,7 +55,7 @@ def with_defaults(job: Document) -> Document:
 
 
 def problems(job: Document) -> list[str]:
-    """What the operator refuses in an MPIJob with its defaults; it does nothing for such a one but say so."""
+    """Return the operator's validation errors for an MPIJob with defaults. It only reports an invalid MPIJob."""
     spec, found = job["spec"], []
     replicas = spec.get("mpiReplicaSpecs") or {}
     name = f"{job['metadata']['name']}-worker-{max(num_workers(job), 1) - 1}"
@@ -85,22 +85,22 @@ def problems(job: Document) -> list[str]:
 
 
 def num_workers(job: Document) -> int:
-    """How many worker pods it wants."""
+    """Return the number of worker pods it asks for."""
     return int((job["spec"]["mpiReplicaSpecs"].get("Worker") or {}).get("replicas", 0))
 
 
 def worker_name(job: Document, index: int) -> str:
-    """The pod's name, which is also its host name."""
+    """Return the name of a worker pod, which is also its host name."""
     return f"{job['metadata']['name']}-worker-{index}"
 
 
 def launcher_name(job: Document) -> str:
-    """The name of the batch Job and of its pods' host."""
+    """Return the name of the launcher's batch Job, which is also the host name of its pods."""
     return f"{job['metadata']['name']}-launcher"
 
 
 def labels(job: Document, role: str) -> dict[str, str]:
-    """By which the pods of a role are found."""
+    """Return the labels by which the pods of a role are found."""
     return {
         f"{_LABELS}/operator-name": OPERATOR,
         f"{_LABELS}/job-name": job["metadata"]["name"],
@@ -109,7 +109,10 @@ def labels(job: Document, role: str) -> dict[str, str]:
 
 
 def service(job: Document) -> Document:
-    """The headless Service by which DNS knows the pods; only pods that are ready, so that names appear late."""
+    """Return the headless Service that publishes the pods in DNS. Pods that are not ready are left out.
+
+    With runLauncherAsWorker pods are published before they are ready.
+    """
     selector = {k: v for k, v in labels(job, "").items() if not k.endswith("job-role")}
     as_worker = job["spec"]["runLauncherAsWorker"]
     spec = {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": as_worker}
@@ -117,7 +120,7 @@ def service(job: Document) -> Document:
 
 
 def config_map(job: Document, running: Sequence[str]) -> Document:
-    """`hostfile` of all workers, and `discover_hosts.sh` that prints those which run now (names of pods)."""
+    """Return the ConfigMap with the `hostfile` of all workers, and `discover_hosts.sh`, which prints running pods."""
     meta, spec = job["metadata"], job["spec"]
     slots = "{} slots={}" if spec["mpiImplementation"] == "OpenMPI" else "{}:{}"
     names = [launcher_name(job)] if spec["runLauncherAsWorker"] else []
@@ -135,7 +138,7 @@ def config_map(job: Document, running: Sequence[str]) -> Document:
 
 
 def secret(job: Document) -> Document:
-    """A new key pair of the job: ECDSA on P-521, which every pod of it gets."""
+    """Return a Secret with a new ECDSA P-521 key pair, which every pod of the job gets."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -155,7 +158,7 @@ def secret(job: Document) -> Document:
 
 
 def worker(job: Document, index: int) -> Document:
-    """A worker pod."""
+    """Return a worker pod."""
     template = copy.deepcopy(job["spec"]["mpiReplicaSpecs"]["Worker"]["template"])
     name = worker_name(job, index)
     spec = _pod_spec(job, template["spec"], "Worker", name)
@@ -175,7 +178,7 @@ def worker(job: Document, index: int) -> Document:
 
 
 def launcher(job: Document) -> Document:
-    """The batch Job of the launcher."""
+    """Return the launcher's batch Job."""
     spec, policy = job["spec"], job["spec"]["runPolicy"]
     template = copy.deepcopy(spec["mpiReplicaSpecs"]["Launcher"]["template"])
     pod = _pod_spec(job, template["spec"], "Launcher", launcher_name(job))
@@ -205,7 +208,7 @@ def launcher(job: Document) -> Document:
 
 
 def _pod_spec(job: Document, spec: Document, role: str, hostname: str) -> Document:
-    """What is the same for both roles: name, restart policy and the mounted key pair."""
+    """Add the parts that both roles share: host name, restart policy and the mounted key pair."""
     meta, path = job["metadata"], job["spec"]["sshAuthMountPath"]
     policy = job["spec"]["mpiReplicaSpecs"][role]["restartPolicy"]
     spec |= {"hostname": hostname, "subdomain": meta["name"], "restartPolicy": policy}

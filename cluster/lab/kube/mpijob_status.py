@@ -1,4 +1,4 @@
-"""The status that mpi-operator 0.8 gives an MPIJob, from its launcher Job and its pods.
+"""Status that mpi-operator 0.8 sets on an MPIJob, derived from its launcher Job and its pods.
 
 Facts are from kubeflow/mpi-operator v0.8.2: pkg/controller/mpi_job_controller_status.go, and updateMPIJobStatus in
 pkg/controller/mpi_job_controller.go.
@@ -13,23 +13,23 @@ _MESSAGE = 1024  # of a condition, as of an event
 
 
 def condition(status: Document, kind: str) -> Document | None:
-    """The condition of this type, if it was ever set."""
+    """Return the condition of this type; None if it was never set."""
     return next((c for c in status.get("conditions") or [] if c["type"] == kind), None)
 
 
 def is_true(status: Document, kind: str) -> bool:
-    """Whether the condition holds."""
+    """Return True if the condition has status True."""
     found = condition(status, kind)
     return found is not None and found["status"] == "True"
 
 
 def is_finished(status: Document) -> bool:
-    """Whether it succeeded or failed, once for all."""
+    """Return True if the job has succeeded or failed."""
     return is_true(status, "Succeeded") or is_true(status, "Failed")
 
 
 def with_condition(status: Document, kind: str, value: str, reason: str, message: str, now: str) -> Document:
-    """The status with this condition; the same where type, value and reason are."""
+    """Return the status with this condition. An equal type, value and reason leaves it unchanged."""
     old = condition(status, kind)
     if old and (old["status"], old["reason"]) == (value, reason):
         return status
@@ -54,14 +54,14 @@ def with_condition(status: Document, kind: str, value: str, reason: str, message
 def status_of(
     job: Document, launcher: Document | None, launchers: Sequence[Document], workers: Sequence[Document], now: str
 ) -> Document:
-    """The MPIJob's status.
+    """Return the MPIJob's status.
 
     Args:
-        job: with its defaults, and its status until now.
-        launcher: the batch Job; None before it is made.
-        launchers: the pods of that.
+        job: with its defaults, and its previous status.
+        launcher: the batch Job; None before it is created.
+        launchers: the pods of that Job.
         workers: the worker pods.
-        now: the time, as the API writes it.
+        now: the time in the API's format.
     """
     status = copy.deepcopy(job.get("status") or {})
     name = f"{job['metadata']['namespace']}/{job['metadata']['name']}"
@@ -93,7 +93,7 @@ def _with_suspension(status: Document, is_suspended: bool, now: str) -> Document
 def _with_launcher(
     status: Document, name: str, launcher: Document, launchers: Sequence[Document], now: str
 ) -> tuple[Document, Document]:
-    """The status with how the launcher's Job has ended, and the launcher's counts."""
+    """Return the status with the outcome of the launcher's Job, and the launcher's counts."""
     done = launcher.get("status") or {}
     counts = {"failed": done.get("failed", 0)}
     if is_true(done, "Complete"):
@@ -137,7 +137,10 @@ def _counts(workers: Sequence[Document]) -> Document:
 
 
 def _failure(name: str, done: Document, launchers: Sequence[Document]) -> tuple[str, str]:
-    """Reason and message of a failed MPIJob: the batch Job's, and with all tries used those of its last pod, too."""
+    """Return reason and message of a failed MPIJob: those of the batch Job.
+
+    If all retries are used, those of the last failed pod are appended.
+    """
     why = condition(done, "Failed") or {}
     reason = why.get("reason") or "MPIJobFailed"
     message = why.get("message") or f"MPIJob {name} has failed"

@@ -1,4 +1,4 @@
-"""The cluster's DNS: pods by host name and Service, only while they are ready; a server on the lab's bridge."""
+"""DNS server of the cluster on the lab's bridge: pods by host name and Service, only while they are ready."""
 
 import contextlib
 import socket
@@ -16,9 +16,9 @@ _A, _IN, _NO_SUCH_NAME, _TTL_S = 1, 1, 3, 1
 
 
 def addresses(store: Store, name: str) -> list[str] | None:
-    """Of a name like `web-0.web.default.svc` or `web.default.svc.cluster.local`; None: there is no such name.
+    """Return the addresses of a name like `web-0.web.default.svc` or `web.default.svc.cluster.local`.
 
-    A Service with an address of its own is known by those of its pods: there is nothing here that forwards.
+    Return None if the name does not exist. A Service resolves to its pods' addresses, because nothing here forwards.
     """
     words = name.lower().rstrip(".").removesuffix(".cluster.local").split(".")
     if len(words) not in (3, 4) or words[-1] != "svc":
@@ -41,7 +41,7 @@ def addresses(store: Store, name: str) -> list[str] | None:
 
 
 class Names(socketserver.ThreadingUDPServer):
-    """Answers for the names of a store until it is closed."""
+    """DNS server for the names of a store, until it is closed."""
 
     daemon_threads = True
 
@@ -51,7 +51,7 @@ class Names(socketserver.ThreadingUDPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="names").start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self.shutdown()
         self.server_close()
 
@@ -66,7 +66,7 @@ class _Question(socketserver.BaseRequestHandler):
 
 
 def answer(store: Store, question: bytes) -> bytes:
-    """The datagram that answers one with a single question (RFC 1035, section 4)."""
+    """Return the datagram that answers a query with a single question (RFC 1035, section 4)."""
     number, flags = struct.unpack("!HH", question[:4])
     labels, at = [], 12
     while length := question[at]:

@@ -1,4 +1,4 @@
-"""The nodes of the stand-in, all of them this machine: pods are scheduled to them, and led there to their end."""
+"""The simulated nodes, all of them on this machine: they run the pods that are scheduled to them."""
 
 import signal
 import socket
@@ -21,11 +21,11 @@ _MOST_PODS = 500
 
 
 class Nodes:
-    """Starts a pod for each that the store has, and ends those that are deleted."""
+    """Kubelets of all nodes: start each pod in the store, and end those that are deleted."""
 
     def __init__(self, store: Store, lab: Lab, root: Root, number: int) -> None:
         """Args:
-        number: of nodes, each with folders of its own.
+        number: how many nodes, each with its own folders.
         """
         self._store, self._lab, self._root = store, lab, root
         self._pods: dict[str, Pod] = {}  # by uid
@@ -40,7 +40,7 @@ class Nodes:
             store.create(kind("Node"), "", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status})
 
     def sync(self) -> None:
-        """One look at every pod."""
+        """Run one pass over all pods."""
         listed = {p["metadata"]["uid"]: p for p in self._store.listed(_POD)}
         for uid, pod in listed.items():
             led = self._pods.get(uid)
@@ -60,7 +60,7 @@ class Nodes:
             pod.join(timeout=60)
 
     def container(self, namespace: str, pod: str, name: str = "") -> Container:
-        """A container that runs, by default the pod's first. Raises ConfigError."""
+        """Return a running container, by default the pod's first. Raises ConfigError."""
         found = self._led(namespace, pod)
         one = found.container(name) if found else None
         if one is None or not one.is_running:
@@ -68,11 +68,11 @@ class Nodes:
         return one
 
     def crash(self, namespace: str, pod: str, name: str = "") -> None:
-        """A container's first process is killed, as the kernel does when memory runs out. Raises ConfigError."""
+        """Kill a container's first process, as the kernel does when memory runs out. Raises ConfigError."""
         self.container(namespace, pod, name).signal(signal.SIGKILL)
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path:
-        """The file of a container's output. Raises Refusal if there is none."""
+        """Return the file of a container's output. Raises Refusal if there is none."""
         self._store.get(_POD, namespace, pod)
         found = self._led(namespace, pod)
         one = found.container(container) if found else None
@@ -82,14 +82,14 @@ class Nodes:
         return one.previous_log if previous else one.log
 
     def connected(self, namespace: str, pod: str, port: int) -> socket.socket:
-        """A connection to a port of the pod's loopback. Raises Refusal or OSError where nobody answers."""
+        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if nobody listens."""
         found = self._led(namespace, pod)
         if found is None:
             raise Refusal(404, "NotFound", f"pod {namespace}/{pod} does not run")
         return found.connected(port)
 
     def is_running(self, namespace: str, pod: str, container: str) -> bool:
-        """Whether a container may say more before it is started anew."""
+        """Return True if the container runs, so that its log may grow before a restart."""
         found = self._led(namespace, pod)
         one = found.container(container) if found else None
         return one is not None and one.is_running
@@ -99,7 +99,7 @@ class Nodes:
         return self._pods.get(found["metadata"]["uid"]) if found else None
 
     def _schedule(self, pod: Document) -> None:
-        """Have a node take the pod, or say that none can."""
+        """Schedule the pod to a node, or set a condition that says that none fits."""
         placed = [p for p in self._store.listed(_POD) if p["spec"].get("nodeName") and not _has_ended(p)]
         if name := node_for(pod, self.names, placed):
             self._take(pod, name)
@@ -123,14 +123,14 @@ class Nodes:
         made.start()
 
     def _place(self, name: str) -> LabHost:
-        """A free address, not one that was just given back: who remembers an old pod must not meet a new one."""
+        """Return a free address that was not just given back, so that clients of an old pod do not reach a new one."""
         taken = {p.host.rank for p in self._pods.values()}
         number = next(n % _MOST_PODS for n in range(self._next, self._next + _MOST_PODS) if n % _MOST_PODS not in taken)
         self._next = number + 1
         return LabHost(rank=number, name=name, address=str(IPv4Network(self._lab.network)[1 + number]), slots=1)
 
     def _forget(self, pod: Document) -> None:
-        """The pod has come to its end and nobody waits to count that: it is taken away."""
+        """Remove a pod that has ended, unless a finalizer still holds it."""
         meta = pod["metadata"]
         if meta.get("finalizers"):
             return

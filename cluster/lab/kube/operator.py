@@ -1,4 +1,4 @@
-"""What mpi-operator does again and again: what an MPIJob wants and has not is made, its status is written."""
+"""Controller loop of mpi-operator: create what an MPIJob lacks, and write its status."""
 
 from cluster.lab.kube import mpijob
 from cluster.lab.kube.kinds import Document, kind
@@ -10,7 +10,7 @@ _JOB, _POD, _BATCH = kind("MPIJob"), kind("Pod"), kind("Job")
 
 
 def sync(store: Store) -> None:
-    """One look at every MPIJob."""
+    """Run one pass over all MPIJobs."""
     for job in store.listed(_JOB):
         _sync(store, mpijob.with_defaults(job))
 
@@ -54,7 +54,7 @@ def _sync(store: Store, job: Document) -> None:
 
 
 def _make_files(store: Store, job: Document) -> None:
-    """Service, ConfigMap and Secret; the ConfigMap follows which workers run."""
+    """Create Service, ConfigMap and Secret. Update the ConfigMap when other workers run."""
     space = job["metadata"]["namespace"]
     running = [
         p["metadata"]["name"]
@@ -73,7 +73,7 @@ def _make_files(store: Store, job: Document) -> None:
 
 
 def _make_workers(store: Store, job: Document) -> list[Document]:
-    """The worker pods; one that is gone is made again, one that failed is left as it is."""
+    """Return the worker pods. Create missing ones again; keep failed ones."""
     space = job["metadata"]["namespace"]
     wanted = mpijob.num_workers(job)
     for pod in store.listed(_POD, space):
@@ -88,7 +88,7 @@ def _make_workers(store: Store, job: Document) -> list[Document]:
 
 
 def _clean_workers(store: Store, job: Document) -> None:
-    """Delete the workers; those that came to an end stay where the policy is Running."""
+    """Delete the workers. With the policy Running, pods that have ended are kept."""
     space, policy = job["metadata"]["namespace"], job["spec"]["runPolicy"]["cleanPodPolicy"]
     for index in range(mpijob.num_workers(job)):
         pod = store.find(_POD, space, mpijob.worker_name(job, index))
@@ -117,7 +117,7 @@ def _write(store: Store, job: Document, status: Document) -> None:
 
 
 def _tell(store: Store, job: Document, reason: str, message: str) -> None:
-    """A warning about the MPIJob, once."""
+    """Create a warning event about the MPIJob, once."""
     meta = job["metadata"]
     name = f"{meta['name']}.{reason.lower()}"
     if store.find(kind("Event"), meta["namespace"], name) is None:

@@ -1,9 +1,9 @@
-"""What a PATCH makes of an object: JSON merge patch (RFC 7386), strategic merge and server-side apply, JSON patch."""
+"""Patches of objects: JSON merge patch (RFC 7386), strategic merge and server-side apply, JSON patch."""
 
 import copy
 from typing import Any
 
-# By which field the entries of a list are told apart, as the API's types say; other lists are replaced whole.
+# Merge keys of lists, from the API's types. Other lists are replaced as a whole.
 _KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -18,7 +18,7 @@ _KEYS = {
 
 
 def patched(document: Any, patch: Any, content_type: str) -> Any:
-    """The object after the patch. Raises ValueError for a kind of patch that there is not."""
+    """Return the object after the patch. Raises ValueError for an unknown kind of patch."""
     if content_type == "application/merge-patch+json":
         return _merged(document, patch, lists=False)
     if content_type in ("application/strategic-merge-patch+json", "application/apply-patch+yaml"):

@@ -1,4 +1,4 @@
-"""A pod from its scheduling to its end, as kubelet leads it: volumes, containers, restarts, readiness, status."""
+"""Life of a pod from scheduling to its end, as kubelet runs it: volumes, containers, restarts, readiness, status."""
 
 import shutil
 import signal
@@ -27,12 +27,12 @@ _FIRST_BACK_OFF_S, _MOST_BACK_OFF_S, _RESET_S = 10.0, 300.0, 600.0  # kubelet's,
 
 
 class Pod(threading.Thread):
-    """Leads one pod in a thread of its own, until it is deleted or `stop` is called."""
+    """Thread that runs one pod until it ends, is deleted, or `stop` is called."""
 
     def __init__(self, store: Store, lab: Lab, host: LabHost, pod: Document, root: Root, folder: Path) -> None:
         """Args:
         host: name and address of the pod on the lab's network.
-        folder: of what is only the pod's.
+        folder: for the pod's own files.
         """
         super().__init__(daemon=True, name=f"pod {host.name}")
         self._store, self._lab, self.host, self._root, self._folder = store, lab, host, root, folder
@@ -55,7 +55,7 @@ class Pod(threading.Thread):
         self._told: Document = {}
 
     def run(self) -> None:
-        """The pod's whole life."""
+        """Run the pod from its start to its end."""
         try:
             self._live()
         except (OSError, ValueError, subprocess.SubprocessError) as e:
@@ -67,18 +67,21 @@ class Pod(threading.Thread):
             shutil.rmtree(self._folder / "volumes", ignore_errors=True)
 
     def stop(self) -> None:
-        """Kill it at once, without a word to the API: the lab is taken down."""
+        """Kill the pod at once, without an update of its status, because the lab is being taken down."""
         self._stopped.set()
         for container in [*self._inits, *self.containers]:
             container.signal(signal.SIGKILL)
 
     def container(self, name: str) -> Container | None:
-        """The container with this name; the first without one."""
+        """Return the container with this name; "" selects the first."""
         both = [*self.containers, *self._inits]
         return next((c for c in both if name in ("", c.name)), None)
 
     def connected(self, port: int) -> socket.socket:
-        """A connection to a port of its loopback. Raises OSError where nobody listens, or it does not run."""
+        """Return a connection to a port of the pod's loopback.
+
+        Raises OSError if nobody listens or the pod does not run.
+        """
         return self._sandbox.connected(port)
 
     def _live(self) -> None:
@@ -103,7 +106,7 @@ class Pod(threading.Thread):
             self._pause()
 
     def _prepare(self) -> bool:
-        """Wait for the volumes; False if the pod is deleted before they are there."""
+        """Wait for the volumes. Return False if the pod is deleted before they exist."""
         self._folder.mkdir(parents=True, exist_ok=True)
         while not self._is_over():
             try:
@@ -119,7 +122,7 @@ class Pod(threading.Thread):
         return False
 
     def _step(self, container: Container) -> bool:
-        """Look after a container: start it, ask it, notice its end. False if it has ended for good."""
+        """Start a container, probe it, or record its end. Return False if it has ended for good."""
         if container.poll():
             self._set_back_off(container)
         if container.is_running:
@@ -141,7 +144,10 @@ class Pod(threading.Thread):
         return bool(policy == "Always" or (policy == "OnFailure" and failed))
 
     def _set_back_off(self, container: Container) -> None:
-        """The first start after a failure is at once, the next wait: 10 s, doubled each time, 5 minutes at most."""
+        """Set when a container may start again.
+
+        That is at once after its first failure, then after 10 s, doubled each time up to 5 minutes.
+        """
         ran_s = seconds_since(container.started_at)
         last = None if ran_s > _RESET_S else self._back_off_s.get(container.name)
         self._back_off_s[container.name] = min(last * 2, _MOST_BACK_OFF_S) if last else _FIRST_BACK_OFF_S
@@ -182,7 +188,7 @@ class Pod(threading.Thread):
             container.signal(signal.SIGKILL)
 
     def _own_files(self) -> list[str]:
-        """Names and addresses as kubelet gives them to each container."""
+        """Write the hosts, hostname and resolv.conf files that kubelet gives to each container. Return their mounts."""
         meta, name = self.document["metadata"], environment.hostname(self.document)
         subdomain = self.document["spec"].get("subdomain")
         whole = f"{name}.{subdomain}.{meta['namespace']}.svc.cluster.local\t" if subdomain else ""
@@ -208,7 +214,10 @@ class Pod(threading.Thread):
             return  # what was there stays
 
     def _end_containers(self) -> None:
-        """TERM, the pod's time to end, KILL; at once where the lab is taken down."""
+        """Send SIGTERM, wait for the grace period, then send SIGKILL.
+
+        There is no grace period if the lab is taken down.
+        """
         both = [*self.containers, *self._inits]
         meta = (self._store.find(_POD, self._space, self._name) or self.document)["metadata"]
         grace_s = 0.0 if self._stopped.is_set() else float(meta.get("deletionGracePeriodSeconds", 30))
@@ -241,7 +250,7 @@ class Pod(threading.Thread):
         self._stopped.wait(_LOOK_S)
 
     def _tell(self) -> None:
-        """The pod's status, where it has changed."""
+        """Write the pod's status if it has changed."""
         place = (self._lab.bridge_address, self.host.address if self._sandbox.is_open else "")
         status = pod_status.status_of(self._phase, self.containers, self._inits, place, self._why)
         if status == self._told or self._stopped.is_set():

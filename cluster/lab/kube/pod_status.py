@@ -1,4 +1,4 @@
-"""What the API shows of a pod: its phase, conditions and containers, as kubelet tells them."""
+"""Status of a pod in the API: its phase, conditions and containers, as kubelet reports them."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def status_of(
     place: tuple[str, str],
     why: tuple[str, str],
 ) -> Document:
-    """The status, but for the times of its conditions.
+    """Return the status without the times of its conditions.
 
     Args:
         place: addresses of the node and of the pod; the latter is empty before it has one.
@@ -44,7 +44,10 @@ def status_of(
 
 
 def told(pod: Document, uid: str, status: Document) -> Document:
-    """The pod with this status, and since when each condition is as it is. Raises Refusal if it is another pod."""
+    """Return the pod with this status and the time of each condition's last change.
+
+    Raises Refusal if it is another pod.
+    """
     if pod["metadata"]["uid"] != uid:
         raise Refusal.missing(kind("Pod"), pod["metadata"]["name"])
     old = pod.get("status") or {}

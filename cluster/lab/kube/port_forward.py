@@ -1,6 +1,6 @@
-"""`kubectl port-forward` on the server's side: connections to a pod's loopback, as streams of one WebSocket.
+"""Server side of `kubectl port-forward`: connections to a pod's loopback, as streams of one WebSocket.
 
-kubectl opens two streams for each connection that comes to it: one for what goes wrong, then one for its data.
+kubectl opens two streams for each connection it accepts: one for errors, then one for data.
 Source: kubernetes/enhancements, KEP-4006 (SPDY in a WebSocket); client-go, tools/portforward.
 """
 
@@ -19,11 +19,11 @@ _LOOK_S = 1.0
 
 
 class PortForward:
-    """All connections of one port-forward, until kubectl goes or the API ends."""
+    """All connections of one port-forward, until kubectl disconnects or the API ends."""
 
     def __init__(self, client: WebSocket, connected: Callable[[int], socket.socket], ended: threading.Event) -> None:
         """Args:
-        connected: makes a connection to a port of the pod. Raises Refusal or OSError where nobody listens.
+        connected: opens a connection to a port of the pod. Raises Refusal or OSError if nobody listens.
         """
         self._client, self._connected, self._ended = client, connected, ended
         self._reader, self._writer = spdy.Reader(), spdy.Writer()
@@ -32,7 +32,7 @@ class PortForward:
         self._waiting = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Pass on until the end; nothing stays open. Raises OSError or ValueError for what kubectl never sends."""
+        """Forward data until the end, then close all connections. Raises OSError or ValueError for invalid frames."""
         self._waiting.register(self._client, selectors.EVENT_READ)
         try:
             while not self._ended.is_set():
@@ -47,7 +47,7 @@ class PortForward:
             self._waiting.close()
 
     def _from_client(self) -> bool:
-        """Take in what has come; False at the end."""
+        """Handle the frames that have arrived. Return False at the end of the connection."""
         data = self._client.receive()
         for frame in self._reader.feed(data or b""):
             if frame.kind == spdy.OPENED:
@@ -100,7 +100,7 @@ class PortForward:
             self._end(stream, errors)
 
     def _end(self, stream: int, errors: int, why: str = "") -> None:
-        """Say that no more comes, and why there was nothing."""
+        """Close both streams of a connection, with an error message if there is one."""
         self._client.send(self._writer.data(errors, why.encode(), is_last=True))
         self._client.send(self._writer.data(stream, is_last=True))
 

@@ -1,4 +1,4 @@
-"""Whether a container answers: readiness, liveness and start-up probes, asked from this machine."""
+"""Readiness, liveness and startup probes of containers, run from this machine."""
 
 import socket
 import subprocess
@@ -12,19 +12,19 @@ from cluster.lab.kube.kinds import Document
 
 
 class Probe:
-    """One probe of a container with its counts; asked again after its period."""
+    """One probe of a container with its counts. It runs once per period."""
 
     def __init__(self, said: Document, ports: Mapping[str, int], initial: bool) -> None:
         """Args:
         ports: names of the container's ports and their numbers.
-        initial: what holds before the first answer.
+        initial: the result before the first answer.
         """
         self._said, self._ports, self.holds = said, ports, initial
         self._next_at = time.monotonic() + float(said.get("initialDelaySeconds", 0))
         self._streak, self._last = 0, initial
 
     def ask(self, container: Container, address: str) -> bool:
-        """Whether it holds, after so many equal answers as it needs; asks where it is time."""
+        """Run the probe if it is due. Return its result, which changes only after enough equal answers."""
         if time.monotonic() >= self._next_at:
             answered = self._answers(container, address)
             self._streak = self._streak + 1 if answered == self._last else 1
@@ -84,13 +84,13 @@ class Probes:
         self._liveness = made.get("livenessProbe")
 
     def is_ready(self, container: Container, address: str) -> bool:
-        """Whether the container may be sent requests."""
+        """Return True if the container can receive requests."""
         if self._startup and not self._startup.holds and not self._startup.ask(container, address):
             return False
         return self._readiness is None or self._readiness.ask(container, address)
 
     def is_alive(self, container: Container, address: str) -> bool:
-        """Whether it need not be ended and started again."""
+        """Return False if the container must be killed and restarted."""
         if self._liveness is None or (self._startup and not self._startup.holds):
             return True
         return self._liveness.ask(container, address)

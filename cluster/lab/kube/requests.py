@@ -1,4 +1,4 @@
-"""What the stand-in's API does with one request: which object or kind it means, and the answer as a document."""
+"""Requests to the simulated API: the object or kind that each means, and its answer as a document."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ APPLY = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the path and the query of a request say."""
+    """A request's path and query, parsed."""
 
     kind: Kind
     namespace: str
@@ -26,17 +26,17 @@ class Request:
 
     @property
     def is_watch(self) -> bool:
-        """Whether it wants changes as they come."""
+        """True if the client wants changes as they happen."""
         return self.query.get("watch") in ("true", "1")
 
     @property
     def selectors(self) -> dict[str, str]:
-        """Which objects of the kind it wants."""
+        """The label and field selectors of the wanted objects."""
         return {"labels": self.query.get("labelSelector", ""), "fields": self.query.get("fieldSelector", "")}
 
 
 def parsed(url: str) -> Request:
-    """The request. Raises Refusal if nothing is served at its path."""
+    """Parse a request's URL. Raises Refusal if nothing is served at its path."""
     split = urlsplit(url)
     words = split.path.strip("/").split("/")
     base = 2 if words[0] == "api" else 3
@@ -52,7 +52,7 @@ def parsed(url: str) -> Request:
 
 
 def read(store: Store, request: Request) -> Document:
-    """An object, or the list of those that are meant."""
+    """Return an object, or the list of the selected ones."""
     if request.name:
         return store.get(request.kind, request.namespace, request.name)
     version = store.version
@@ -65,7 +65,7 @@ def read(store: Store, request: Request) -> Document:
 
 
 def create(store: Store, request: Request, body: bytes) -> Document:
-    """The object that was made of the body."""
+    """Create an object from the body and return it. Raises Refusal."""
     document = _document(body)
     if document.get("kind") != request.kind.name:
         raise Refusal(400, "BadRequest", f"a {document.get('kind')} is no {request.kind.name}")
@@ -78,7 +78,7 @@ def create(store: Store, request: Request, body: bytes) -> Document:
 
 
 def replace(store: Store, request: Request, body: bytes) -> Document:
-    """The object as the body has it; only its status where that is asked for."""
+    """Replace an object by the body, or only its status for the subresource `status`. Return it."""
     document = _document(body)
 
     def changed(old: Document) -> Document:
@@ -90,7 +90,7 @@ def replace(store: Store, request: Request, body: bytes) -> Document:
 
 
 def patch(store: Store, request: Request, body: bytes, content_type: str) -> Document:
-    """The object as the patch makes it; server-side apply makes one where there is none."""
+    """Apply a patch to an object and return it. Server-side apply creates a missing object."""
     said = json.loads(body) if content_type != APPLY else _yaml(body)
     if content_type == APPLY and store.find(request.kind, request.namespace, request.name) is None:
         return store.create(request.kind, request.namespace, said)
@@ -110,7 +110,7 @@ def patch(store: Store, request: Request, body: bytes, content_type: str) -> Doc
 
 
 def delete(store: Store, request: Request, body: bytes) -> Document:
-    """Take an object away, or those that are meant; what they own follows. Pods have their time to end."""
+    """Delete an object, or the selected ones. Objects they own follow, and pods get their grace period."""
     options = _document(body) if body.strip() else {}
     grace = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
     grace_s = None if grace is None else int(grace)

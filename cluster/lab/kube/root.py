@@ -1,4 +1,4 @@
-"""What the root of a pod's containers is: the built image where there is one, else this machine's own, read-only."""
+"""Root file system of pods' containers: the built image if there is one, else this machine's root, read-only."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from cluster.lab import nodes
 from cluster.lab.kube.environment import ImageConfig
 from cluster.lab.kube.volumes import Mount
 
-_FIRST_USER = 1000  # whoever is below it in this machine's /etc/passwd is of the system
+_FIRST_USER = 1000  # smaller uids in this machine's /etc/passwd are system users
 
 
 @dataclass(frozen=True)
 class Root:
-    """The folder that containers see, what they see besides, and how they are started."""
+    """A root file system: its folder, additional mounts, and the start configuration of its containers."""
 
     lower: Path
     layer: Path | None  # files over it, which every container has from its start on
@@ -27,7 +27,10 @@ class Root:
 
 
 def of_image(folder: Path) -> Root:
-    """A built image: `rootfs/`, and `config.json` as `buildah inspect` prints it. Raises ConfigError."""
+    """Return the root of a built image: `rootfs/`, and `config.json` as `buildah inspect` prints it.
+
+    Raises ConfigError.
+    """
     try:
         said = json.loads((folder / "config.json").read_text())
         said = said["OCIv1"]["config"]
@@ -46,7 +49,7 @@ def of_image(folder: Path) -> Root:
 
 
 def of_machine(folder: Path, project: Path) -> Root:
-    """This machine's root below a layer, made in `folder`, of what the image has and it has not."""
+    """Return this machine's root below a layer in `folder` that adds the image's files which the machine lacks."""
     etc = folder / "etc"
     for made in (etc / "dlami", folder / layout.HOME.lstrip("/"), folder / "root/.ssh"):
         made.mkdir(parents=True)

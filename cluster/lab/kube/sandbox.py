@@ -1,4 +1,4 @@
-"""What the containers of one pod share: network, host name and memory volumes, held by a process that only sleeps."""
+"""Namespaces that the containers of one pod share: network, host name and memory volumes, held by an idle process."""
 
 import ctypes
 import os
@@ -21,11 +21,11 @@ _NETWORK = 0x40000000  # CLONE_NEWNET, as setns(2) takes it
 
 
 class Sandbox:
-    """One pod's namespaces; nothing of them is there before `open` and after `close`."""
+    """One pod's namespaces. They exist from `open` to `close`."""
 
     def __init__(self, lab: Lab, host: LabHost, folder: Path) -> None:
         """Args:
-        folder: the pod's own, for what the start says.
+        folder: the pod's own, for the log of the start.
         """
         self._lab, self._host, self._log = lab, host, folder / "sandbox.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -33,15 +33,15 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """A process in the namespaces."""
+        """The pid of a process in the namespaces."""
         assert self._process
         return self._process.pid
 
     def open(self, hostname: str, memory: Mapping[Path, int]) -> None:
-        """Make them. Raises OSError in words if that fails.
+        """Create the namespaces. Raises OSError with a message if that fails.
 
         Args:
-            memory: folders that are to be in memory, and their size in bytes; 0: as large as may be.
+            memory: folders to mount in memory, and their size in bytes; 0 sets no limit.
         """
         variables = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -72,7 +72,7 @@ class Sandbox:
         self.is_open = True
 
     def connected(self, port: int) -> socket.socket:
-        """A connection to a port of the loopback in it. Raises OSError."""
+        """Return a connection to a port of its loopback. Raises OSError."""
         if not self.is_open:
             raise OSError(f"pod {self._host.name} has no network")
         made: queue.SimpleQueue[socket.socket | OSError] = queue.SimpleQueue()
@@ -83,7 +83,7 @@ class Sandbox:
         return found
 
     def close(self) -> None:
-        """Take them away; the cable first, for a namespace ends late."""
+        """Remove the namespaces. The cable is removed first, because a namespace ends late."""
         network.unplug(self._lab.name, [self._lab.cable(self._host)])
         if self._process:
             self._process.kill()
@@ -93,7 +93,10 @@ class Sandbox:
 
 
 def _connected(pid: int, port: int) -> "socket.socket | OSError":
-    """As this thread gets it, which goes into the network of that process for good; the connection stays in there."""
+    """Return a connection to a port of that process's loopback, or the OSError.
+
+    Call it in a new thread, which moves into the process's network namespace for good. The connection stays in there.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         with Path(f"/proc/{pid}/ns/net").open("rb") as network_of_pod:

@@ -1,4 +1,4 @@
-"""On which node a pod runs: the emptiest of those from which no pod keeps it away, whatever else it asks for."""
+"""Scheduler of pods: selects the node with the fewest pods that no anti-affinity rules out, and ignores all else."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ _HOST = "kubernetes.io/hostname"  # each node is one
 
 
 def node_for(pod: Document, nodes: Sequence[str], others: Sequence[Document]) -> str:
-    """The node's name; "" where there is none.
+    """Return the name of the pod's node; "" if none fits.
 
     Args:
         others: the pods that run, or end, on nodes.
@@ -22,7 +22,7 @@ def node_for(pod: Document, nodes: Sequence[str], others: Sequence[Document]) ->
 
 
 def _apart(pod: Document, other: Document) -> bool:
-    """Whether the first wants no node that has the other."""
+    """Return True if the first pod refuses a node that has the other."""
     affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or []
     same_space = pod["metadata"]["namespace"] == other["metadata"]["namespace"]

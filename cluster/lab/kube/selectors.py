@@ -1,4 +1,4 @@
-"""Which objects a request means: by label (`app=web,tier in (a,b),!old`) and by field (`metadata.name=web`)."""
+"""Selectors of objects: by label (`app=web,tier in (a,b),!old`) and by field (`metadata.name=web`)."""
 
 import re
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ _SET = re.compile(r"^(?P<key>\S+) +(?P<verb>in|notin) +\((?P<values>[^)]*)\)$")
 
 
 def chosen(document: Document, labels: str = "", fields: str = "") -> bool:
-    """Whether both selectors take the object; an empty one takes all."""
+    """Return True if both selectors match the object. An empty selector matches every object."""
     given = document["metadata"].get("labels") or {}
     return all(_label(given, word) for word in _words(labels)) and all(_field(document, w) for w in _words(fields))
 
 
 def has_labels(document: Document, wanted: Mapping[str, str]) -> bool:
-    """Whether the object has all these labels: `matchLabels`, and a Service's selector."""
+    """Return True if the object has all these labels, as for `matchLabels` and a Service's selector."""
     given = document["metadata"].get("labels") or {}
     return all(given.get(key) == value for key, value in wanted.items())
 
 
 def _words(selector: str) -> list[str]:
-    """Requirements between commas, those in brackets aside."""
+    """Split a selector at commas that are not in parentheses."""
     return [w.strip() for w in re.split(r",(?![^(]*\))", selector) if w.strip()]
 
 

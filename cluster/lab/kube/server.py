@@ -1,4 +1,4 @@
-"""The stand-in's API on this machine's loopback address, by TLS, for whoever has the token of its kubeconfig."""
+"""HTTPS server of the simulated API on this machine's loopback, for clients with the token of its kubeconfig."""
 
 import base64
 import contextlib
@@ -29,27 +29,27 @@ _LOOK_S = 0.1  # how often a followed log is read
 
 
 class Pods(Protocol):
-    """What the pods said, and a way into them."""
+    """Access to pods' logs and ports."""
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path:
-        """The file of a container's output. Raises Refusal if there is none."""
+        """Return the file of a container's output. Raises Refusal if there is none."""
 
     def is_running(self, namespace: str, pod: str, container: str) -> bool:
-        """Whether more may come."""
+        """Return True if the container runs, so that its log may grow."""
 
     def connected(self, namespace: str, pod: str, port: int) -> socket.socket:
-        """A connection to a port of the pod's loopback. Raises Refusal or OSError where nobody answers."""
+        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if nobody listens."""
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves a store until it is closed; `kubeconfig` is how kubectl finds it."""
+    """API server of a store, until it is closed. `kubeconfig` is the path of kubectl's configuration."""
 
     daemon_threads = True
     request_queue_size = 100
 
     def __init__(self, store: Store, pods: Pods, folder: Path, name: str) -> None:
         """Args:
-        folder: of certificate, key and kubeconfig; nobody else's to read.
+        folder: for certificate, key and kubeconfig, which only their owner can read.
         name: of the cluster in the kubeconfig.
         """
         super().__init__(("127.0.0.1", 0), Handler)
@@ -64,17 +64,17 @@ class Server(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="api").start()
 
     def get_request(self) -> tuple[Any, Any]:
-        """A connection; its handshake waits until its own thread reads of it."""
+        """Accept a connection. Its TLS handshake happens later, in the connection's own thread."""
         connection, address = super().get_request()
         connection.settimeout(_MOST_S)
         return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
     def lets_in(self, token: str) -> bool:
-        """Whether who shows this token may ask."""
+        """Return True if this token is the API's."""
         return hmac.compare_digest(token, self.token)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nothing to tell."""
+        """Ignore errors of a connection, such as a client that went away."""
 
     def close(self) -> None:
         """End all watches and stop serving."""
@@ -96,39 +96,39 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """Handler of one client connection."""
 
     protocol_version = "HTTP/1.1"
     server: Server
 
     def setup(self) -> None:
-        """Small answers leave at once."""
+        """Disable Nagle's algorithm, so that small answers are sent at once."""
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def do_GET(self) -> None:
-        """Objects, lists, watches, logs, and what there is."""
+        """Answer with an object, a list, a watch, a log or a discovery document."""
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        """Create."""
+        """Create an object."""
         self._answer(lambda: (201, requests.create(self.server.store, self._request(), self._body())))
 
     def do_PUT(self) -> None:
-        """Replace."""
+        """Replace an object."""
         self._answer(lambda: (200, requests.replace(self.server.store, self._request(), self._body())))
 
     def do_PATCH(self) -> None:
-        """Change parts."""
+        """Patch an object."""
         kind = self.headers.get("Content-Type", "").partition(";")[0]
         self._answer(lambda: (200, requests.patch(self.server.store, self._request(), self._body(), kind)))
 
     def do_DELETE(self) -> None:
-        """Take away."""
+        """Delete objects."""
         self._answer(lambda: (200, requests.delete(self.server.store, self._request(), self._body())))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the store has what happened."""
+        """Log nothing: the store records all changes."""
 
     def _answer(self, respond: Any) -> None:
         try:
@@ -173,7 +173,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return 200, None
 
     def _forward(self, request: requests.Request) -> None:
-        """From now on the connection carries a port-forward, until one side ends it."""
+        """Turn the connection into a port-forward, until one side ends it."""
         key = self.headers.get("Sec-WebSocket-Key", "")
         if not key or PROTOCOL not in self.headers.get("Sec-WebSocket-Protocol", ""):
             raise Refusal(400, "BadRequest", f"ports are forwarded by WebSocket here, with {PROTOCOL}")
@@ -192,7 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             PortForward(WebSocket(self.connection), connected, self.server.ended).serve()
 
     def _stream(self, content_type: str, parts: Generator[bytes, None, None]) -> None:
-        """The parts as they come; the first decides whether there is an answer at all."""
+        """Send the parts as they come. An error before the first part becomes the answer."""
         first = next(parts)  # raises what keeps there from being an answer
         self.send_response(200)
         self.send_header("Content-Type", content_type)
@@ -210,7 +210,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _log(self, request: requests.Request) -> Generator[bytes, None, None]:
-        """What a container said; with `follow` until it ends."""
+        """Yield a container's output; with `follow`, until it ends."""
         query, where = request.query, (request.namespace, request.name, request.query.get("container", ""))
         path = self.server.pods.log(*where, previous=query.get("previous") == "true")
         yield b""

@@ -1,4 +1,4 @@
-"""SPDY/3.1's frames, as far as a port-forward of kubectl's has them: streams opened, their data, their end.
+"""SPDY/3.1 frames, as far as kubectl's port-forward uses them: open a stream, send data, end it.
 
 Source: the SPDY protocol's draft 3.1, sections 2.2 and 2.6.
 """
@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
-OPENED, REPLY, RESET, PING, GOAWAY, DATA = 1, 2, 3, 6, 7, 0  # kinds of frames; data has no number of its own
+OPENED, REPLY, RESET, PING, GOAWAY, DATA = 1, 2, 3, 6, 7, 0  # kinds of frames; 0 stands for data frames
 LAST = 0x01  # the flag of a stream's last frame in one direction
 _CONTROL, _VERSION = 0x8000, 3
 _NAMES = """
@@ -38,7 +38,7 @@ DICTIONARY = b"".join(_word(name.replace("_", " ")) for name in _NAMES.split()) 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One frame of the client's."""
+    """One frame from the client."""
 
     kind: int
     stream: int  # of PING its number
@@ -48,18 +48,18 @@ class Frame:
 
     @property
     def is_last(self) -> bool:
-        """Whether the client sends no more on this stream."""
+        """True if the client sends no more on this stream."""
         return bool(self.flags & LAST)
 
 
 class Reader:
-    """Frames of what comes: all headers of a connection are one compressed stream."""
+    """Parser of received frames. All headers of a connection are one compressed stream."""
 
     def __init__(self) -> None:
         self._came, self._headers = bytearray(), zlib.decompressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Those that are whole now. Raises ValueError for what is no SPDY."""
+        """Add received bytes. Return the frames that are complete. Raises ValueError if they are not SPDY."""
         self._came += data
         found = []
         while len(self._came) >= 8:
@@ -96,24 +96,24 @@ class Reader:
 
 
 class Writer:
-    """Frames as they are sent."""
+    """Serializer of sent frames."""
 
     def __init__(self) -> None:
         self._headers = zlib.compressobj(zdict=DICTIONARY)
 
     def reply(self, stream: int) -> bytes:
-        """That a stream is taken."""
+        """Return the frame that accepts a stream."""
         none = self._headers.compress(struct.pack("!I", 0)) + self._headers.flush(zlib.Z_SYNC_FLUSH)
         return _control(REPLY, struct.pack("!I", stream) + none)
 
     @staticmethod
     def pong(number: int) -> bytes:
-        """The answer to a PING."""
+        """Return the answer to a PING."""
         return _control(PING, struct.pack("!I", number))
 
     @staticmethod
     def data(stream: int, content: bytes = b"", *, is_last: bool = False) -> bytes:
-        """Data of a stream; with `is_last` there is no more."""
+        """Return a data frame of a stream; `is_last` marks the end of the stream."""
         return struct.pack("!II", stream, (LAST if is_last else 0) << 24 | len(content)) + content
 
 

@@ -1,4 +1,4 @@
-"""The objects of the stand-in's API: created, changed, deleted, each change with a version that watchers follow."""
+"""Object store of the simulated API. Each creation, change and deletion gets a version that watchers follow."""
 
 import copy
 import secrets
@@ -13,22 +13,22 @@ from cluster.lab.kube.kinds import Document, Kind, kind
 from cluster.lab.kube.refusals import Refusal
 from cluster.lab.kube.selectors import chosen
 
-_EVENTS = 20_000  # changes that a late watcher can still be told of
+_EVENTS = 20_000  # changes that are kept for late watchers
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as Kubernetes chooses them
 
 
 def now() -> str:
-    """The time as the API writes it."""
+    """Return the current time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_since(time: str) -> float:
-    """From a time of the API until now."""
+    """Return the seconds from a time of the API until now."""
     return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
 
 
 class Store:
-    """All objects by kind, namespace and name. Everything that is given out is a copy."""
+    """All objects by kind, namespace and name. Returned objects are copies."""
 
     def __init__(self) -> None:
         self._objects: dict[tuple[Kind, str, str], Document] = {}
@@ -46,7 +46,7 @@ class Store:
         return self._version
 
     def create(self, what: Kind, namespace: str, document: Document) -> Document:
-        """The object as it was stored. Raises Refusal where the API would."""
+        """Create an object and return it as stored. Raises Refusal if the API would refuse it."""
         with self._changed:
             made = copy.deepcopy(document)
             made |= {"apiVersion": what.api_version, "kind": what.name}
@@ -65,19 +65,19 @@ class Store:
             return self._keep("ADDED", what, made)
 
     def get(self, what: Kind, namespace: str, name: str) -> Document:
-        """The object. Raises Refusal if there is none."""
+        """Return the object. Raises Refusal if there is none."""
         found = self.find(what, namespace, name)
         if found is None:
             raise Refusal.missing(what, name)
         return found
 
     def find(self, what: Kind, namespace: str, name: str) -> Document | None:
-        """The object, if there is one."""
+        """Return the object, or None."""
         with self._changed:
             return copy.deepcopy(self._objects.get((what, namespace if what.namespaced else "", name)))
 
     def listed(self, what: Kind, namespace: str = "", *, labels: str = "", fields: str = "") -> list[Document]:
-        """The objects of a namespace, or of all, in the order of their names."""
+        """Return the objects of a namespace, or of all, sorted by name."""
         with self._changed:
             found = [
                 d
@@ -88,14 +88,15 @@ class Store:
             return copy.deepcopy(found)
 
     def names(self, what: Kind) -> set[str]:
-        """Names of all objects of a kind that has no namespaces."""
+        """Return the names of all objects of a kind that is not namespaced."""
         with self._changed:
             return {name for k, _, name in self._objects if k == what}
 
     def change(self, what: Kind, namespace: str, name: str, changed: Callable[[Document], Document | None]) -> Document:
-        """The object as `changed` makes it of a copy (or changes it in place). Nothing happens where it is equal.
+        """Replace the object by what `changed` makes of a copy, or changes in place.
 
-        Raises Refusal if there is none, or if it came with the version of an object that has changed since.
+        Nothing is stored if they are equal. Raises Refusal if there is none, or if `changed` returns an outdated
+        resourceVersion.
         """
         with self._changed:
             old = self.get(what, namespace, name)
@@ -117,7 +118,7 @@ class Store:
             return self._keep("MODIFIED", what, new)
 
     def delete(self, what: Kind, namespace: str, name: str, grace_s: int | None = None) -> Document:
-        """Mark a pod or a namespace as on its way out, take anything else away at once."""
+        """Mark a pod or a namespace for deletion. Remove any other object at once."""
         with self._changed:
             found = self.get(what, namespace, name)
             if what.name == "Pod":
@@ -136,22 +137,22 @@ class Store:
             return self._keep("MODIFIED", what, found)
 
     def remove(self, what: Kind, namespace: str, name: str) -> Document:
-        """Take the object away."""
+        """Remove the object."""
         with self._changed:
             found = self.get(what, namespace, name)
             del self._objects[self._key(what, found["metadata"])]
             return self._keep("DELETED", what, found)
 
     def wait(self, after: int, timeout_s: float) -> int:
-        """The number of the last change, as soon as it is another than `after`, or after the time."""
+        """Wait until the last change's number differs from `after`, or for the timeout. Return that number."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != after, timeout_s)
             return self._version
 
     def events(self, after: int, what: Kind, namespace: str = "") -> list[tuple[int, str, Document]]:
-        """Changes after that version: each with its own version, its type and the object as it was then.
+        """Return the changes after that version: each with its version, its type and the object at that time.
 
-        Raises Refusal if there were more than are remembered.
+        Raises Refusal if the store has forgotten some of them.
         """
         with self._changed:
             if self._events and after < self._events[0][0] - 1:
@@ -163,12 +164,12 @@ class Store:
             ]
 
     def uids(self) -> set[str]:
-        """Of all objects that there are."""
+        """Return the uids of all objects."""
         with self._changed:
             return {d["metadata"]["uid"] for d in self._objects.values()}
 
     def everything(self) -> Iterable[tuple[Kind, Document]]:
-        """Every object with its kind."""
+        """Return every object with its kind."""
         with self._changed:
             return [(k, copy.deepcopy(d)) for (k, _, _), d in self._objects.items()]
 
@@ -187,7 +188,7 @@ class Store:
 
 
 def _select_own_pods(job: Document) -> None:
-    """A Job's pods carry its uid; the API adds that, not who writes the Job."""
+    """Add the Job's uid to its pod template and selector, as the API does."""
     meta, template = job["metadata"], job["spec"]["template"]
     own = {"batch.kubernetes.io/controller-uid": meta["uid"], "batch.kubernetes.io/job-name": meta["name"]}
     labels = template.setdefault("metadata", {}).setdefault("labels", {})

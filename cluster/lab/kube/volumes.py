@@ -1,4 +1,4 @@
-"""A pod's volumes as folders of this machine, and what its containers see of them where."""
+"""A pod's volumes as folders of this machine, and their mounts in its containers."""
 
 import base64
 import os
@@ -15,24 +15,24 @@ _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3
 
 
 class NotYet(Exception):
-    """A volume that is not there yet, in words; the pod waits for it."""
+    """A volume or object that a pod waits for does not exist yet."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One folder or file where a container sees it."""
+    """Bind mount of a folder or file into a container."""
 
     source: Path
     target: str
     is_read_only: bool = False
 
     def __str__(self) -> str:
-        """As scripts/lab-pod.sh reads it."""
+        """Return the mount as scripts/lab-pod.sh reads it."""
         return f"{'ro' if self.is_read_only else 'rw'}\t{self.source}\t{self.target}"
 
 
 class Volumes:
-    """The volumes of one pod; what is only its own is below `folder`."""
+    """Volumes of one pod. Those that belong to the pod alone are below `folder`."""
 
     def __init__(self, store: Store, lab: Lab, pod: Document, folder: Path) -> None:
         self._store, self._lab, self._pod, self._folder = store, lab, pod, folder
@@ -40,7 +40,7 @@ class Volumes:
         self._listed: list[Document] = pod["spec"].get("volumes") or []
 
     def memory(self) -> dict[Path, int]:
-        """Folders that are to be in memory, and their size in bytes; 0: as large as may be."""
+        """Return the folders to mount in memory, and their size in bytes; 0 sets no limit."""
         inside = {v["name"]: v["emptyDir"] or {} for v in self._listed if "emptyDir" in v}
         return {
             self._folder / name: number(v.get("sizeLimit", "0"))
@@ -49,13 +49,13 @@ class Volumes:
         }
 
     def prepare(self) -> None:
-        """Folders and files as they are now; again later: what changed in a ConfigMap or Secret. Raises NotYet."""
+        """Create the folders and files. Call it again to update changed ConfigMaps and Secrets. Raises NotYet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for volume in self._listed:
             self._prepare(volume, self._folder / volume["name"])
 
     def mounts(self, container: Document) -> list[Mount]:
-        """What the container sees, outer folders first. Raises NotYet."""
+        """Return the container's mounts, outer folders first. Raises NotYet."""
         named = {v["name"]: v for v in self._listed}
         found = []
         for mount in container.get("volumeMounts") or []:
@@ -91,7 +91,10 @@ class Volumes:
         return self._folder / volume["name"]
 
     def _claimed(self, name: str) -> Path:
-        """Where the volume of a claim is: EFS is the lab's shared folder, any other file system a folder beside it."""
+        """Return the folder of a claim's volume.
+
+        EFS is the lab's shared folder, any other file system a folder beside it.
+        """
         claim = self._store.find(kind("PersistentVolumeClaim"), self._space, name)
         if claim is None or claim["status"].get("phase") != "Bound":
             raise NotYet(f'persistentvolumeclaim "{name}" {"is not bound" if claim else "not found"}')
@@ -111,7 +114,7 @@ class Volumes:
         return folder
 
     def _files(self, sources: Iterable[Document]) -> dict[str, tuple[bytes, int]]:
-        """Relative path -> content and mode, of ConfigMaps and Secrets."""
+        """Return content and mode of each file of ConfigMaps and Secrets, by relative path. Raises NotYet."""
         files: dict[str, tuple[bytes, int]] = {}
         for source in sources:
             what = "Secret" if "secret" in source else "ConfigMap"
@@ -149,7 +152,7 @@ class Volumes:
 
 
 def contents(found: Document) -> dict[str, bytes]:
-    """Key -> value of a ConfigMap or Secret."""
+    """Return the values of a ConfigMap or Secret by key."""
     data = found.get("data") or {}
     if found["kind"] == "Secret":
         return {k: base64.b64decode(v) for k, v in data.items()}
@@ -158,7 +161,7 @@ def contents(found: Document) -> dict[str, bytes]:
 
 
 def number(quantity: str) -> int:
-    """A quantity as Kubernetes writes it: `8Gi`, `500M`, `2`."""
+    """Return the number of a Kubernetes quantity, such as `8Gi`, `500M` or `2`."""
     text = str(quantity)
     for unit, factor in _UNITS.items():
         if text.endswith(unit):

@@ -1,4 +1,4 @@
-"""A watch: the changes of some objects as lines of JSON, as one sees them who has asked for these alone."""
+"""Watches: the changes of the selected objects as lines of JSON."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ _MOST_S = 3600.0  # the longest that one lasts
 
 
 def watched(store: Store, request: Request, ended: threading.Event) -> Generator[bytes, None, None]:
-    """Changes as lines of JSON: first what there is, where the client knows of nothing yet."""
+    """Yield changes as lines of JSON. If the client knows no version yet, the existing objects come first."""
     yield b""
     query = request.query
     fields = request.selectors
@@ -45,7 +45,10 @@ def _line(verb: str, document: Document) -> bytes:
 
 
 def _told(verb: str, document: Document, fields: dict[str, str], known: set[str]) -> Iterator[bytes]:
-    """A change as one who watches some objects sees it: those begin and cease to be of the kind that he wants."""
+    """Yield a change as a watcher of selected objects sees it.
+
+    An object that starts to match the selectors is ADDED. One that stops matching is DELETED.
+    """
     uid = document["metadata"]["uid"]
     if chosen(document, **fields):
         yield _line("ADDED" if uid not in known and verb == "MODIFIED" else verb, document)

@@ -1,4 +1,4 @@
-"""A WebSocket's server side (RFC 6455): what its binary messages carry, as a stream of bytes in both directions."""
+"""Server side of a WebSocket (RFC 6455): the content of its binary messages, as bytes in both directions."""
 
 import base64
 import hashlib
@@ -12,25 +12,25 @@ _MOST_BYTES = 1 << 24  # of one message: kubectl's have 32 KiB
 
 
 def accepted(key: str) -> str:
-    """The answer to a client's `Sec-WebSocket-Key`."""
+    """Return the answer to a client's `Sec-WebSocket-Key`."""
     return base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()).decode()
 
 
 class WebSocket:
-    """A connection after both sides have agreed to speak WebSocket. One thread reads and writes it."""
+    """Connection after the WebSocket handshake. Only one thread may use it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._came = connection, bytearray()
 
     def fileno(self) -> int:
-        """Of the connection, for those who wait until it can be read."""
+        """Return the connection's file descriptor, for selectors."""
         return self._connection.fileno()
 
     def receive(self) -> bytes | None:
-        """What has come since; b"" for half a message, None at the end. Raises OSError."""
+        """Return the data that has arrived; b"" for an incomplete message, None at the end. Raises OSError."""
         data = self._connection.recv(_AT_ONCE)
         while isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
-            data += self._connection.recv(_AT_ONCE)  # nobody who waits for the connection is told of these
+            data += self._connection.recv(_AT_ONCE)  # decrypted already, so a selector does not report these
         if not data:
             return None
         self._came += data
@@ -47,7 +47,7 @@ class WebSocket:
         return found
 
     def send(self, data: bytes) -> None:
-        """One message. Raises OSError."""
+        """Send one message. Raises OSError."""
         self._send(_BINARY, data)
 
     def _send(self, kind: int, content: bytes) -> None:
@@ -61,7 +61,7 @@ class WebSocket:
         self._connection.sendall(head + content)
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """Kind and content of the next whole frame. Raises OSError for one that no client may send."""
+        """Return kind and content of the next complete frame, or None. Raises OSError for an invalid frame."""
         if len(self._came) < 2:
             return None
         kind, size, at = self._came[0] & 0x0F, self._came[1] & 0x7F, 2

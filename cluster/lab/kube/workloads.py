@@ -1,4 +1,4 @@
-"""What Kubernetes' own controllers do with Jobs and Deployments: pods are made, counted and replaced, ends are told."""
+"""Controllers of Jobs and Deployments: pods are created, counted and replaced, and the outcome is written."""
 
 import copy
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from cluster.lab.kube.mpijob_status import is_true
 from cluster.lab.kube.store import Store, now, seconds_since
 
 _POD, _JOB, _DEPLOYMENT = kind("Pod"), kind("Job"), kind("Deployment")
-_BACK_OFF_S, _BACK_OFF_MOST_S = 10.0, 600.0  # until a Job's failed pod has a successor: doubled each time
+_BACK_OFF_S, _BACK_OFF_MOST_S = 10.0, 600.0  # before a Job's failed pod is replaced; doubled each time
 
 
-_COUNTED = "batch.kubernetes.io/job-tracking"  # a Job's pod stays until its end is counted
+_COUNTED = "batch.kubernetes.io/job-tracking"  # finalizer: a Job's pod stays until its end is counted
 
 
 class Workloads:
-    """The controllers, and when each Job's pods failed last."""
+    """The controllers, and the time of each Job's last failed pod."""
 
     def __init__(self) -> None:
         self._failed_at: dict[str, str] = {}  # by the Job's uid
         self._indexes: dict[str, Indexes] = {}  # likewise, of those whose pods have numbers
 
     def sync(self, store: Store) -> None:
-        """One look at every Job and Deployment."""
+        """Run one pass over all Jobs and Deployments."""
         jobs = store.listed(_JOB)
         for job in jobs:
             self._sync_job(store, job)
@@ -71,7 +71,7 @@ class Workloads:
         _write_job(store, job, {**counts, "active": len(live), "ready": ready, **told}, conditions)
 
     def _indexes_of(self, job: Document) -> Indexes | None:
-        """What is known of the numbers of a Job whose pods have some."""
+        """Return the state of an indexed Job's indexes; None for any other Job."""
         if job["spec"]["completionMode"] != "Indexed":
             return None
         return self._indexes.setdefault(job["metadata"]["uid"], Indexes(job["spec"]))
@@ -83,7 +83,7 @@ class Workloads:
 
 
 def pods_of(store: Store, owner: Document) -> list[Document]:
-    """The pods that an object owns."""
+    """Return the pods that an object owns."""
     uid = owner["metadata"]["uid"]
     return [
         p
@@ -93,7 +93,7 @@ def pods_of(store: Store, owner: Document) -> list[Document]:
 
 
 def _let_orphans_go(store: Store, jobs: set[str]) -> None:
-    """Pods of Jobs that are gone are counted by nobody any more."""
+    """Remove the finalizer of pods whose Job is gone, because no controller counts them any more."""
     for pod in store.listed(_POD):
         owners = {o["uid"] for o in pod["metadata"].get("ownerReferences") or []}
         if owners and not owners & jobs:
@@ -101,7 +101,7 @@ def _let_orphans_go(store: Store, jobs: set[str]) -> None:
 
 
 def _is_over(store: Store, job: Document) -> bool:
-    """Whether the Job has come to its end; it is taken away when its time after that has passed."""
+    """Return True if the Job has ended. The Job is removed once its ttlSecondsAfterFinished has passed."""
     spec, status, meta = job["spec"], job["status"], job["metadata"]
     ended = next((c for c in ("Complete", "Failed") if is_true(status, c)), "")
     if not ended:
@@ -117,7 +117,7 @@ def _is_over(store: Store, job: Document) -> bool:
 
 
 def _failure(spec: Document, status: Document, live: list[Document], failed: int) -> tuple[str, str] | None:
-    """Reason and message if the Job has to be given up."""
+    """Return reason and message if the Job must fail, else None."""
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and seconds_since(status["startTime"]) >= deadline:
         return "DeadlineExceeded", "Job was active longer than specified deadline"
@@ -133,7 +133,7 @@ def _failure(spec: Document, status: Document, live: list[Document], failed: int
 
 
 def _sync_deployment(store: Store, deployment: Document) -> None:
-    """Pods by template and number; a changed template replaces all pods at once, without ReplicaSets between."""
+    """Create pods by template and replicas. A changed template replaces all pods at once, without ReplicaSets."""
     spec, meta = deployment["spec"], deployment["metadata"]
     pods = [p for p in pods_of(store, deployment) if _phase(p) not in ("Succeeded", "Failed")]
     generation = str(meta["generation"])
@@ -216,7 +216,7 @@ def _has_ended(pod: Document) -> bool:
 
 
 def _let_go(store: Store, pod: Document) -> None:
-    """Its end is counted: it may be taken away."""
+    """Remove the finalizer of a pod whose end is counted, so that it can be deleted."""
     meta = pod["metadata"]
     if _COUNTED in meta.get("finalizers", []):
         left = [f for f in meta["finalizers"] if f != _COUNTED]
