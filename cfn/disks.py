@@ -56,7 +56,7 @@ def check_default_key(aws: Aws, file: ClusterFile) -> None:
 def check_key(aws: Aws, file: ClusterFile, key: str) -> None:
     """Raise ConfigError if Auto Scaling may not use a customer-managed KMS key.
 
-    The key must be enabled, and a grant or its policy must name Auto Scaling's role. Keys that cannot be described are
+    The key must be enabled, and a grant or its policy must admit Auto Scaling's role. Keys that cannot be described are
     accepted: they may be in another account.
     """
     if key.endswith("alias/aws/ebs"):

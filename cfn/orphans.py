@@ -1,4 +1,7 @@
-"""What carries our tags and belongs to no living stack, in every region: found, priced, and removed when asked."""
+"""Orphans: resources with our tags that no existing stack made or uses, in every region.
+
+Find, price and remove them.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -23,14 +26,14 @@ KINDS = (*left.KINDS, *tagged.KINDS)
 
 @dataclass(frozen=True, kw_only=True)
 class Orphan:
-    """One thing that nobody's stack knows any more."""
+    """Resource that no stack made or uses any more."""
 
     region: str
     thing: Tagged
 
     @property
     def command(self) -> str:
-        """What removes it by the AWS CLI; "" for what only ends by itself."""
+        """Return the AWS CLI commands that remove it, or "" if it can only expire by itself."""
         return " && ".join(step.command(self.region) for step in self.thing.steps)
 
     def as_json(self) -> dict[str, Any]:
@@ -41,10 +44,10 @@ class Orphan:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What there is, and where nobody could look."""
+    """Orphans that were found, and what could not be searched."""
 
     orphans: tuple[Orphan, ...]
-    unasked: tuple[str, ...]  # a sentence each
+    unasked: tuple[str, ...]  # a sentence for each query that failed
     regions: int
 
     @property
@@ -72,15 +75,16 @@ class Found:
 
 @dataclass(frozen=True)
 class _Living:
-    """The stacks of a region: their ids, the clusters that they make, and all that their outputs name."""
+    """Existing stacks of a region: their ids, their clusters, and everything that their outputs name."""
 
     ids: frozenset[str]
     clusters: frozenset[str]
     named: frozenset[str]
 
     def has(self, thing: Tagged) -> bool:
-        """Whether a stack that is there made it, or uses it. CloudFormation's own tag says so, where it is on it; EKS's
-        and eksctl's say of which Kubernetes it is.
+        """Return True if an existing stack made the resource or uses it.
+
+        CloudFormation's tag on the resource names its stack. The tags of EKS and eksctl name its Kubernetes cluster.
         """
         if thing.item.id in self.named or thing.tags.get(STACK_ID) in self.ids:
             return True
@@ -90,16 +94,16 @@ class _Living:
 
 
 def regions(aws: Aws) -> list[str]:
-    """The regions that the account may use."""
+    """Return the regions that the account may use."""
     with asking("listing the regions"):
         return sorted(r["RegionName"] for r in aws.client("ec2").describe_regions()["Regions"])
 
 
 def find(aws: Aws, where: Sequence[str], heard: Callable[[str], None] = lambda _: None) -> Found:
-    """Everything of ours in these regions that no living stack has made or uses, the dearest region's first.
+    """Return our orphans in these regions, and the queries that failed. Orphans keep the order of `where` and of KINDS.
 
     Args:
-        heard: is told each region that has been looked at.
+        heard: is called with each region that has been searched.
     """
     unasked: list[str] = []
     lock = threading.Lock()  # clients of one session are made one at a time
@@ -160,7 +164,7 @@ def _why(error: Exception) -> str:
 
 
 def remove(aws: Aws, orphan: Orphan, wait_s: float = 600.0) -> None:
-    """Ends one of them for good. Raises AwsError for what AWS refuses."""
+    """Delete an orphan for good. Raises AwsError if AWS refuses."""
     there = aws.in_region(orphan.region)
     for step in orphan.thing.steps:
         step.run(there, f"{orphan.thing.item.kind} {orphan.thing.item.id}", wait_s)

@@ -1,4 +1,4 @@
-"""What would be made, and what it costs: shown before anything is."""
+"""Plan of a cluster: its design, template and cost, shown before anything is created."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,27 +23,27 @@ LUSTRE_KERNELS = "6.8, 6.14 and 6.17"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One cluster as it would be created."""
+    """Cluster as it would be created, with its cost."""
 
     design: Design
     body: str
     stack: Stack | None
-    """The stack as it is now; none before the first create."""
+    """The existing stack, or None before the first create."""
     usd_per_hour: float | None
-    """Of one node."""
+    """Price of one node."""
     master_usd_per_hour: float | None = None
-    """Of the master: the same, unless it has a type or a market of its own."""
+    """Price of the master; it differs if the master has its own instance type or market."""
     choices: tuple[Design, ...] = ()
-    """The designs that are tried where the one before has no room, the plan's own first."""
+    """Designs in the order in which they are tried for capacity, the plan's own first."""
 
     @property
     def hosts(self) -> int:
-        """Hosts that train."""
+        """Return the number of hosts that train."""
         return self.design.file.hosts
 
     @property
     def instances(self) -> int:
-        """All that cost: the spares, too."""
+        """Return the number of instances that are billed, spares included."""
         return self.design.file.nodes.instances
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def order(self) -> str:
-        """Which zones are tried, and with which instance types, in words."""
+        """Return a text on the zones and instance types, in the order in which they are tried."""
         zones: dict[str, list[str]] = {}
         for choice in self.choices:
             zones.setdefault(choice.instance.name, []).append(choice.zone)
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """What AWS would take, and the operator may not have meant."""
+        """Return warnings about settings that AWS accepts but that the operator may not intend."""
         file = self.design.file
         found = frameworks.warnings_for(self.design.instance.name, self.design.ami)
         if self.design.reservation_begins:
@@ -133,7 +133,7 @@ class Plan:
 
     @property
     def cost(self) -> str:
-        """In words; the instances only."""
+        """Return the cost of the instances alone, as text."""
         if self.usd_per_hour is None:
             return "unknown: set nodes.usd_per_hour to see it"
         if self.total_usd_per_hour is None or self.master_usd_per_hour is None:
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def total_usd_per_hour(self) -> float | None:
-        """Of all instances; None where a price is unknown."""
+        """Return the cost per hour of all instances, or None if a price is unknown."""
         if self.usd_per_hour is None or self.master_usd_per_hour is None:
             return None
         return self.usd_per_hour * self.design.file.nodes.pool + self.master_usd_per_hour
@@ -179,7 +179,10 @@ class Plan:
 
 
 def speed_of(instance_type: str, hosts: int) -> str:
-    """What ResNet-50 would reach there, what would hold it up, and hosts that would not; empty for unknown GPUs."""
+    """Return a sentence on the predicted speed of ResNet-50 and its bottleneck; "" for unknown GPUs.
+
+    It also names hosts of another type that would not have that bottleneck, if there are any.
+    """
     try:
         kind = machine(instance_type)
     except ConfigError:
@@ -195,12 +198,12 @@ def speed_of(instance_type: str, hosts: int) -> str:
 
 
 def guard_limits(file: ClusterFile) -> dict[str, float]:
-    """The limits of the guard beside idleness."""
+    """Return the limits of the guard, except for idleness."""
     return {"max_hours": file.guard.max_hours, "budget_usd": file.guard.budget_usd}
 
 
 def make(aws: Aws, file: ClusterFile) -> Plan:
-    """The plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected first."""
+    """Return the plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected."""
     stack = find(aws, file.name)
     pinned = stack.outputs if stack and stack.outputs else None
     choices = preflight.choices(aws, file, pinned)
@@ -209,7 +212,7 @@ def make(aws: Aws, file: ClusterFile) -> Plan:
 
 
 def of(aws: Aws, design: Design, plan: Plan) -> Plan:
-    """The same plan by another of its choices."""
+    """Return the plan with another of its designs, and with that design's prices and template."""
     price_list = PriceList(aws)
     each = instance_usd_per_hour(price_list, design, "worker")
     master = instance_usd_per_hour(price_list, design, "master")
@@ -218,8 +221,9 @@ def of(aws: Aws, design: Design, plan: Plan) -> Plan:
 
 
 def instance_usd_per_hour(price_list: PriceList, design: Design, role: str) -> float | None:
-    """Price of one instance of a role, master or worker; None where nobody says. Reserved capacity has no list price:
-    only the file's counts.
+    """Return the hourly price of a master or worker instance, or None if it is unknown.
+
+    Reserved capacity has no list price, so it is known only if the file gives one.
     """
     kind, market = design.instance_of(role).name, design.file.market(role)
     if given := design.file.given_usd_per_hour(role):

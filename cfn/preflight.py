@@ -1,5 +1,6 @@
-"""Looks up what a cluster file leaves open, and refuses what AWS would refuse later, each with its field and a
-remedy.
+"""Preflight checks: look up what a cluster file leaves open, and reject what AWS would reject later.
+
+Each error names the field and the remedy.
 """
 
 import difflib
@@ -23,21 +24,22 @@ from cluster.setup.script import read_script
 
 
 def design_for(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> Design:
-    """The complete design of a cluster file, the first of its `choices`."""
+    """Return the first of the file's `choices`."""
     return choices(aws, file, pinned)[0]
 
 
 def choices(
     aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None, *, with_image: bool = True
 ) -> tuple[Design, ...]:
-    """Every complete design that the file allows, in the order in which they are tried where one has no room: each
-    zone with the first instance type, then with the next. Every reference is checked against the account; nothing is
-    changed.
+    """Return all designs that the file allows, in the order in which they are tried for capacity.
+
+    These are all zones with the first instance type, then with the next. Every reference is checked against the
+    account. Nothing is changed.
 
     Args:
         pinned: outputs of the running stack, whose AMI, type, zone and source stay as they are.
-        with_image: look for the file's image; nodes that somebody else gives one do not need it.
-    Raises ConfigError for what the user can correct, AwsError if AWS cannot be asked.
+        with_image: look up the file's image; False for nodes that get their image from EKS.
+    Raises ConfigError for what the user can correct, AwsError if AWS cannot be queried.
     """
     with asking("checking the cluster file"):
         kinds = [_type(aws, file, name) for name in file.nodes.types]
@@ -84,7 +86,7 @@ def _of_type(
     pinned: dict[str, str] | None,
     with_image: bool,
 ) -> list[Design]:
-    """The designs of one instance type, by zone."""
+    """Return the designs of one instance type, by zone."""
     file, kind = design.file, design.instance
     zones = [pinned["Zone"]] if pinned and "Zone" in pinned else _zones(aws, design, tuple(subnets), reservation)
     ami, device = image(aws, file, kind, (pinned or {}).get("Ami") or "") if with_image else ("", "")
@@ -104,7 +106,10 @@ def _of_type(
 
 
 def _master(aws: Aws, file: ClusterFile) -> InstanceType | None:
-    """The type of a master that has its own, which boots the nodes' image. Raises FieldError if it cannot."""
+    """Return the instance type of a master that does not train, or None if the master trains.
+
+    Raises ConfigError if the type does not exist or is not sold in this market.
+    """
     if file.master_trains:
         return None
     kind = _type(aws, file, file.master.instance_type, "master.instance_type")
@@ -129,7 +134,7 @@ def _type(aws: Aws, file: ClusterFile, name: str, field: str = "nodes.instance_t
 
 
 def _offered(aws: Aws, file: ClusterFile, kind: InstanceType, field: str) -> list[str]:
-    """The zones that offer a type. Raises FieldError if none does."""
+    """Return the zones that offer the type. Raises FieldError if none does."""
     offers = pages(
         aws.client("ec2"),
         "describe_instance_type_offerings",
@@ -144,8 +149,10 @@ def _offered(aws: Aws, file: ClusterFile, kind: InstanceType, field: str) -> lis
 
 
 def _zones(aws: Aws, design: Design, fixed: tuple[str, ...], reservation: dict[str, Any]) -> list[str]:
-    """The zones that may be tried, in order: the file's one, else those of its subnets or its reservation, else all
-    that offer the type, and the master's if that has its own.
+    """Return the zones to try, in order: the file's zone, else those of its subnets, else the reservation's zone.
+
+    With none of these, return all zones that offer the type and the master's own type. Raises FieldError if no zone is
+    left.
     """
     file, kind = design.file, design.instance
     offered = _offered(aws, file, kind, "nodes.instance_type")

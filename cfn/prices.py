@@ -1,4 +1,4 @@
-"""What AWS asks for things: instances by its price list, all else at the list prices of us-east-1."""
+"""AWS prices: instances by the price list of their region, everything else at the list prices of us-east-1."""
 
 import datetime
 import json
@@ -27,58 +27,61 @@ LISTED = "by prices of us-east-1 for all but instances"
 
 
 def per_day(usd_per_hour: float) -> float:
-    """USD per day of what is billed by the hour."""
+    """Return USD per day of what is billed by the hour."""
     return usd_per_hour * HOURS_OF_A_DAY
 
 
 def stored(gib: float, usd_per_month: float) -> float:
-    """USD per day of so many gigabytes at a price per gigabyte and month."""
+    """Return USD per day of so many gigabytes at a price per gigabyte and month."""
     return gib * usd_per_month / DAYS_OF_A_MONTH
 
 
 def volume(described: Mapping[str, Any]) -> float | None:
-    """USD per day of a volume as EC2 describes it, its size alone; None for a kind of which nothing is known."""
+    """Return USD per day of an EBS volume as EC2 describes it, for its size alone; None for an unknown volume type."""
     price = VOLUMES.get(described.get("VolumeType", ""))
     return None if price is None else stored(described["Size"], price)
 
 
 def snapshot(described: Mapping[str, Any]) -> float:
-    """USD per day of a snapshot as EC2 describes it, at most: what it shares with earlier ones is billed once."""
+    """Return the maximum USD per day of a snapshot as EC2 describes it.
+
+    Blocks that it shares with earlier snapshots are billed only once.
+    """
     return stored(described.get("VolumeSize", 0), SNAPSHOT)
 
 
 def efs(described: Mapping[str, Any]) -> float:
-    """USD per day of a file system as EFS describes it, by its size; reads, writes and backups are extra."""
+    """Return USD per day of a file system as EFS describes it, by its size. Reads, writes and backups are extra."""
     size = described.get("SizeInBytes", {})
     known = {name: size[name] for name in EFS if size.get(name)} or {"ValueInStandard": size.get("Value", 0)}
     return sum(stored(value / GIB, EFS[name]) for name, value in known.items())
 
 
 def fsx(described: Mapping[str, Any]) -> float | None:
-    """USD per day of a file system as FSx describes it; None for one that is not Lustre on SSD."""
+    """Return USD per day of a file system as FSx describes it, or None if it is not Lustre on SSD."""
     throughput = described.get("LustreConfiguration", {}).get("PerUnitStorageThroughput")
     price = FSX.get(throughput or 0)
     return None if price is None else stored(described["StorageCapacity"], price)
 
 
 def logs(described: Mapping[str, Any]) -> float:
-    """USD per day of a log group as CloudWatch describes it, by what it keeps."""
+    """Return USD per day of a log group as CloudWatch describes it, for the stored bytes."""
     return stored(described.get("storedBytes", 0) / GIB, LOGS)
 
 
 @dataclass(frozen=True)
 class PriceList:
-    """Prices of instances in one region; each is asked for once, and never a reason to stop."""
+    """Cached instance prices of one region. A failed query counts as an unknown price."""
 
     aws: Aws
     _known: dict[tuple[str, str], float | None] = field(default_factory=dict, compare=False, repr=False)
 
     def on_demand(self, kind: str) -> float | None:
-        """USD per hour of one instance of this type with Linux; None where the list has none."""
+        """Return USD per hour of one Linux instance of this type, or None if the list has no price."""
         return self._once(("on-demand", kind), lambda: self._listed(kind))
 
     def spot(self, kind: str, zone: str) -> float | None:
-        """USD per hour of one spot instance there as of now; None where nobody says."""
+        """Return the current USD per hour of one spot instance in the zone, or None if it is unknown."""
         return self._once((f"spot {zone}", kind), lambda: self._spot_now(kind, zone))
 
     def _once(self, what: tuple[str, str], ask: Any) -> float | None:
@@ -122,7 +125,7 @@ class PriceList:
 
 
 def dollars(usd: float | None) -> str:
-    """A sum as people read it: '0.16', '98.32', '12,345', 'unknown'."""
+    """Return a sum as people read it: '0.16', '98.32', '12,345', 'unknown'."""
     if usd is None:
         return "unknown"
     return f"{usd:,.0f}" if usd >= 10_000 else f"{usd:,.2f}"

@@ -1,6 +1,4 @@
-"""Following a stack while AWS works on it: each part as it is done, how far the nodes are, each failure at once,
-the first cause at the end.
-"""
+"""Progress of a stack operation: completed parts, nodes' first boots and failures as they come, and the first cause."""
 
 import time
 from collections import Counter
@@ -35,7 +33,7 @@ _BEGINS_S = 60.0  # after which the status alone is believed
 
 
 class Pace:
-    """Waits between questions: short at first, longer while nothing new is heard, never more than `longest_s`."""
+    """Polling interval: short at first and after news, growing to `longest_s` while there is none."""
 
     def __init__(self, longest_s: float = 5.0) -> None:
         self.longest_s, self.pause_s = longest_s, 0.1
@@ -47,14 +45,14 @@ class Pace:
 
 @dataclass
 class Watch:
-    """What has been told so far about one operation on one stack."""
+    """Observer of one operation on one stack: prints news and keeps what it has seen."""
 
     aws: Aws
     stack: Stack
     show: Show
     groups: tuple[str, ...] = ()
     parts: dict[str, str] = field(default_factory=dict)
-    """Part of the stack by logical id, where it is known what will be made: a line for each part, not each resource."""
+    """Part of the stack by logical id, for known resources: one line is printed per part, not per resource."""
     last_event: str = ""
     story: list[Event] = field(default_factory=list)
     activities: set[str] = field(default_factory=set)
@@ -66,10 +64,10 @@ class Watch:
     nodes: dict[str, str] = field(default_factory=dict)  # instance -> the step at which its first boot is
     on_nodes: Callable[[], None] = field(default=lambda: None)  # called after each look at them
     bring: Callable[[], bool] = field(default=lambda: False)
-    """What the nodes wait for from here, brought if it can be now; whether it was."""
+    """Sends what the nodes wait for from this machine, if possible now. Returns True if it was sent."""
 
     def look(self) -> bool:
-        """Shows what is new; whether anything was."""
+        """Print what is new. Return True if anything was."""
         fresh = events(self.aws, self.stack, self.last_event)
         for event in fresh:
             self._tell(event)
@@ -80,7 +78,10 @@ class Watch:
         return bool(self._look_at_launches() + self._look_at_boots() + len(fresh) + self.bring())
 
     def _tell(self, event: Event) -> None:
-        """The stack's own events and failures always; of the rest what is done, by parts where those are known."""
+        """Print the event if it is the stack's own, a failure or a completion.
+
+        Of resources in known parts, only the completion of each part is printed.
+        """
         of_stack = event.kind == STACK
         if of_stack or event.is_failure:
             self.show(_line(event))
@@ -122,7 +123,7 @@ def _line(event: Event) -> str:
     return f"{event.time:%H:%M:%S} {event.resource:<24} {event.status.lower().replace('_', ' ')}{reason}"
 
 
-# Ends of a launch that somebody asked for, in EC2's words: no failure.
+# EC2's messages for launches that somebody ended on purpose; these are no failures.
 _ASKED_FOR = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate")
 
 
@@ -140,7 +141,7 @@ def is_failed_launch(activity: Mapping[str, Any]) -> bool:
 
 
 def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
-    """Return messages of launches that failed since the last look, oldest first."""
+    """Return the messages of launches that failed since the last call, oldest first."""
     try:
         found = pages(
             aws.client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group
@@ -153,12 +154,15 @@ def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
 
 
 def part_of(kind: str) -> str:
-    """Part of a stack that a resource type belongs to, as an operator would call it."""
+    """Return the part of a stack that a resource type belongs to, as an operator would call it."""
     return next((part for prefix, part in PARTS.items() if kind.startswith(prefix)), "network")
 
 
 def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
-    """(instance, 'running <step>' or 'failed <step>: <last line>') of nodes that are not ready, ended ones included."""
+    """Return (instance, boot state) of the cluster's nodes that are not ready, terminated ones included.
+
+    The state is 'running <step>' or 'failed <step>: <last line>'.
+    """
     try:
         found = pages(
             aws.client("ec2"),
@@ -178,12 +182,14 @@ def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
 def follow(
     watch: Watch, each: Callable[[], object] = lambda: None, tasks: str = "stack", what: str = "CREATE"
 ) -> Stack:
-    """The stack when AWS is done with what `watch` was begun for. Ctrl-C leaves AWS working and says so.
+    """Wait until AWS has finished the operation and return the stack. Ctrl-C stops only the waiting.
 
-    each: is called after every look. tasks: whose `status` is named then. what: CREATE, UPDATE or DELETE.
-
-    A stack may show its old status for a moment after AWS took the request, and what was under way may end in that
-    moment: its own first event of this kind says that it has begun.
+    Args:
+        each: is called after every poll.
+        tasks: the task group whose `status` the message after Ctrl-C names.
+        what: CREATE, UPDATE or DELETE.
+    A stack may show its old status for a moment after AWS took the request, and an earlier operation may end in that
+    moment. So the stack's own first event of this kind shows that the operation has begun.
     """
     pace = Pace()
     try:
@@ -204,7 +210,7 @@ def follow(
 
 
 def failure(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
-    """One error with the first cause in AWS's words, what lies behind it, and what to do."""
+    """Return an error with the first cause in AWS's words, the failed launches and boots behind it, and the remedy."""
     cause = first_cause(watch.story)
     lines = [f"{what} of stack {now.name} failed ({now.status})"]
     lines[0] += (
@@ -217,7 +223,7 @@ def failure(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, look: Callable[[], object]) -> bool:
-    """Whether the condition came true in time; `look` is called between."""
+    """Return True once the condition holds, or False after so many seconds. `look` is called between checks."""
     end, pace = time.monotonic() + seconds, Pace()
     while not condition():
         heard = bool(look())
@@ -228,5 +234,5 @@ def wait_for(condition: Callable[[], bool], seconds: float, look: Callable[[], o
 
 
 def retained(story: Iterable[Event]) -> list[str]:
-    """Logical ids that a deletion left in the account."""
+    """Return the logical ids that a deletion left in the account."""
     return sorted({e.resource for e in story if e.status == "DELETE_SKIPPED"})

@@ -1,4 +1,4 @@
-"""The account's limits of vCPUs, against what a cluster needs of each."""
+"""Checks of the account's quotas for vCPUs, VPCs and public addresses against what a cluster needs."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from cfn.template.design import Design
 from cluster.settings import FieldError
 from cluster.terminal import counted
 
-# By family and whether it is spot; several public sources agree on the codes.
+# Quota codes by (family, is spot). Several public sources agree on them.
 QUOTAS = {
     ("P", False): "L-417A185B",
     ("P", True): "L-7212CCBC",
@@ -23,9 +23,10 @@ QUOTAS = {
 
 
 def check_quotas(aws: Aws, design: Design) -> None:
-    """Raises FieldError if one of the account's vCPU limits is below what the cluster needs; an unknown limit passes.
+    """Raise FieldError if a vCPU quota of the account is below what the cluster needs.
 
-    Nodes on spot and a master on demand count against different ones, as do types of different families.
+    Spot and on-demand instances count against different quotas, and so do types of different families. Unknown quotas
+    are not checked.
     """
     file = design.file
     wanted: dict[str, list[tuple[InstanceType, int, str]]] = {}
@@ -40,7 +41,7 @@ def check_quotas(aws: Aws, design: Design) -> None:
 
 
 def check_network_quotas(aws: Aws, file: ClusterFile) -> None:
-    """Raises FieldError if the account has no room for the VPC and the public addresses of a new stack."""
+    """Raise FieldError if the account has no room for a new stack's VPC and public addresses."""
     ec2 = aws.client("ec2")
     wanted = [("vpc", "L-F678F1CE", 1, "describe_vpcs", "Vpcs", "VPC")] if not file.network.vpc else []
     addresses = (not file.network.vpc) + (file.access.mode == "ssh")  # of the NAT gateway, of the master
@@ -62,7 +63,7 @@ def check_network_quotas(aws: Aws, file: ClusterFile) -> None:
 
 
 def _limit(aws: Aws, quota: str, service: str = "ec2") -> dict[str, Any] | None:
-    """A quota as AWS has it; None without permission to ask, or where there is no such quota: EC2 will say."""
+    """Return a quota, or None if it does not exist or may not be read. EC2 enforces it anyway."""
     try:
         found: dict[str, Any] = aws.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=quota)
     except ClientError:

@@ -1,4 +1,4 @@
-"""Waiting until the nodes of a cluster are ready, or as many of them as it may begin with."""
+"""Waiting until a cluster's nodes are ready, or at least its minimum number of them."""
 
 from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts, read
@@ -8,9 +8,10 @@ from cluster.terminal import counted
 
 
 def wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile) -> list[Member]:
-    """The hosts, once all are there and ready; with `nodes.min_nodes` once that many are and AWS has no more.
+    """Wait until all nodes are ready, and return the hosts.
 
-    Raises StackError with what is in their way.
+    With `nodes.min_nodes`, that many are enough once AWS has refused more. Raises StackError with the causes if they
+    are not ready within `nodes.boot_minutes`.
     """
     watch.stack = get(watch.aws, file.name)
     wanted = file.nodes.instances
@@ -39,7 +40,7 @@ def wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile) -> 
 
 
 def trouble(watch: Watch) -> str:
-    """What has been in the way of nodes so far, a line each."""
+    """Return the failed launches and first boots so far, one line each."""
     said = [f"no instance: {text}" for text in dict.fromkeys(watch.launches)] + [
         f"{i}: first boot {b}" for i, b in watch.boots.items()
     ]

@@ -1,4 +1,4 @@
-"""One call that removes a thing from the account: made by us, or printed for whoever rather makes it by hand."""
+"""AWS API calls that remove a resource, made by us or printed as AWS CLI commands."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ GONE = ("NotFound", "Unknown", "NoSuchEntity")
 
 @dataclass(frozen=True)
 class Step:
-    """One call: the service, its operation as boto3 spells it, its arguments."""
+    """One AWS API call: service, operation as boto3 names it, and arguments."""
 
     service: str
     operation: str
     arguments: dict[str, Any]
     then_waits_s: int = 0
-    """How long its effect takes, where the next call needs it: for the printed command, which cannot ask."""
+    """Seconds that the printed command sleeps, because it cannot check when the next call becomes possible."""
 
     def command(self, region: str) -> str:
-        """The same by the AWS CLI."""
+        """Return the same call as an AWS CLI command."""
         words = ["aws", self.service, self.operation.replace("_", "-"), "--region", region]
         for name, value in self.arguments.items():
             words += [f"--{xform_name(name, '-')}", *([] if value is True else map(str, _listed(value)))]
@@ -35,9 +35,9 @@ class Step:
         return f"{text} && sleep {self.then_waits_s}" if self.then_waits_s else text
 
     def run(self, aws: Aws, what: str, wait_s: float = _GOES_S) -> None:
-        """Make the call; again while something that goes away still holds the thing. What is gone is well.
+        """Make the call, and repeat it while something that is being deleted still holds the resource.
 
-        Raises AwsError for what AWS refuses.
+        A resource that is already gone counts as removed. Raises AwsError if AWS refuses.
         """
         with asking(f"removing {what}"):
             if not wait_for(lambda: self._try(aws), wait_s, lambda: None):

@@ -1,4 +1,4 @@
-"""What the operator's own user has to be allowed for the stack's tasks, as an IAM policy for one cluster file."""
+"""IAM policy of the operator's user: the permissions that the stack tasks need for one cluster file."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ LOOK = (
     "servicequotas:Get*",
     "tag:GetResources",
 )
-# What an EKS cluster may have left: stack.orphans looks for it, too.
+# Permissions to find what an EKS cluster left behind, for stack.orphans.
 _LEFT = (
     "eks:Describe*", "eks:List*", "elasticloadbalancing:Describe*", "iam:ListRole*", "kms:DescribeKey",
     "kms:GetKeyPolicy", "kms:List*",
@@ -50,7 +50,7 @@ _NETWORK_CHANGED = (
     "DeleteRoute", "DeleteRouteTable", "DeleteSubnet", "DeleteVpc", "DeleteVpcEndpoints", "DetachInternetGateway",
     "DisassociateRouteTable",
 )  # fmt: skip
-# EFS makes, changes and deletes a mount target's interface with the caller's rights, and gives it no tag of ours.
+# EFS creates, changes and deletes a mount target's network interface with the caller's rights, without our tag.
 # Source: EFS API Reference, CreateMountTarget, DeleteMountTarget and ModifyMountTargetSecurityGroups.
 INTERFACES = ("CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute")
 _ADDRESS_CHANGED = ("AssociateAddress", "DisassociateAddress", "ReleaseAddress")
@@ -77,7 +77,7 @@ _REMOVED = (
 
 
 def policy(file: ClusterFile) -> dict[str, Any]:
-    """For the tasks of this cluster file, but for the two below."""
+    """Return the policy for this file's stack tasks. Removing orphans and buying blocks have policies of their own."""
     stack = arn(file, "cloudformation", f"stack/{file.name}/*")
     return document(
         allow("Look", [*LOOK, *_LEFT], "*"),
@@ -92,9 +92,9 @@ def policy(file: ClusterFile) -> dict[str, Any]:
 
 
 def orphans_policy() -> dict[str, Any]:
-    """For what `stack.orphans --delete` removes: whatever carries our tag, of any cluster and in any region.
+    """Return the policy for `stack.orphans --delete`: remove what carries our tag, of any cluster, in any region.
 
-    The groups of a Kubernetes that is gone carry EKS's own tag alone, which has its name.
+    The groups of a deleted Kubernetes carry only EKS's own tag, which holds the cluster's name.
     """
     from cfn.eks.design import SUFFIX
 
@@ -109,7 +109,10 @@ def orphans_policy() -> dict[str, Any]:
 
 
 def blocks_policy() -> dict[str, Any]:
-    """For `stack.blocks --buy`, which is paid at once: of a reservation that is being made only the tags are."""
+    """Return the policy for `stack.blocks --buy`, which is charged at once.
+
+    Tags may be set only while the reservation is created.
+    """
     making = {"StringEquals": {"ec2:CreateAction": "PurchaseCapacityBlock"}}
     return document(
         allow("BuyBlocks", ["ec2:PurchaseCapacityBlock"], "*"),
@@ -122,13 +125,13 @@ def _group_arns(file: ClusterFile) -> list[str]:
 
 
 def _rank(file: ClusterFile) -> Statement:
-    """The hosts' places, which are tags of theirs."""
+    """Allow writing the hosts' ranks, which are tags of the instances."""
     only = {**tagged(file), "ForAllValues:StringEquals": {"aws:TagKeys": [f"{TAG}rank"]}}
     return allow("Rank", ["ec2:CreateTags"], arn(file, "ec2", "instance/*"), only)
 
 
 def _way_in(file: ClusterFile) -> list[Statement]:
-    """What leads to the master where no port is open, and where no key is given."""
+    """Allow access to the master where no port is open, or where no key pair is given."""
     instances = arn(file, "ec2", "instance/*")
     if file.access.mode == "ssm":
         carrying = {"StringEquals": {f"ssm:resourceTag/{TAG}cluster": file.name}}
@@ -147,7 +150,7 @@ def _way_in(file: ClusterFile) -> list[Statement]:
 
 
 def _read(file: ClusterFile) -> list[Statement]:
-    """The image's parameter, the archive of nodes.source, and whether buckets are there."""
+    """Allow reading the image's parameter, the archive of nodes.source, and the existence of buckets."""
     found = []
     if file.nodes.ami.startswith("/"):
         image = arn(file, "ssm", f"parameter{file.nodes.ami}")
@@ -160,14 +163,14 @@ def _read(file: ClusterFile) -> list[Statement]:
 
 
 def buckets(file: ClusterFile) -> list[Statement]:
-    """Whether the buckets that the file names are there."""
+    """Allow checking that the buckets named in the file exist."""
     urls = [u for u in (file.storage.s3, file.storage.fsx_s3) if u]
     named = sorted({arn(file, "s3", bucket_and_prefix(u)[0]) for u in urls})
     return [allow("Buckets", ["s3:ListBucket"], named)] if named else []
 
 
 def _made(file: ClusterFile) -> list[Statement]:
-    """What CloudFormation makes, changes and removes."""
+    """Allow what CloudFormation creates, changes and deletes."""
     is_public = file.access.mode == "ssh"
     made: list[str] = []
     changed: list[str] = []
@@ -183,10 +186,11 @@ def _made(file: ClusterFile) -> list[Statement]:
 
 
 def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Statement]:
-    """What the stack of any cluster has: network, storage, launch templates, security groups.
+    """Allow what the stack of any cluster has: network, storage, launch templates, security groups.
 
     Args:
-        made, changed: actions of EC2 besides, on what is new and on what carries the tag.
+        made: further EC2 actions that create resources.
+        changed: further EC2 actions on resources that carry the cluster's tag.
     """
     made, changed = [*_MADE, *INTERFACES, *made], [*_CHANGED, *changed]
     if not file.network.vpc:
@@ -207,7 +211,7 @@ def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Stateme
 
 
 def _roles(file: ClusterFile) -> list[Statement]:
-    """The nodes' roles, which nobody else may be given, and those that AWS's services have in every account."""
+    """Allow managing the nodes' roles, passing them to EC2 only, and creating AWS's service-linked roles."""
     path = file.access.role_path
     kinds = [arn(file, "iam", f"{kind}{path}{file.name}-*") for kind in ("instance-profile", "role")]
     names = ROLES + _PROFILES + (MANAGED if file.access.mode == "ssm" else ())
@@ -221,7 +225,7 @@ def _roles(file: ClusterFile) -> list[Statement]:
 
 
 def roles(file: ClusterFile, names: tuple[str, ...], where: list[str] | str) -> list[Statement]:
-    """Let CloudFormation make and change the cluster's roles: with a permissions boundary, only bounded ones.
+    """Allow CloudFormation to make and change the cluster's roles: with a permissions boundary, only bounded ones.
 
     Whoever gives a role rights may give it more than that user has. The boundary's condition is on every action that
     adds rights, and no action that removes a boundary is allowed.
@@ -240,7 +244,7 @@ def roles(file: ClusterFile, names: tuple[str, ...], where: list[str] | str) -> 
 
 
 def service_roles(file: ClusterFile, *more: str) -> Statement:
-    """The roles that AWS's services have in every account: the first user of one makes its role."""
+    """Allow creating service-linked roles, which the first user of a service in an account has to create."""
     services = [*more, "elasticfilesystem", "spot", *(["fsx"] if file.storage.fsx_gib else [])]
     linked = {"StringLike": {"iam:AWSServiceName": [f"{s}.amazonaws.com" for s in services]}}
     where = arn(file, "iam", "role/aws-service-role/*")
@@ -248,9 +252,10 @@ def service_roles(file: ClusterFile, *more: str) -> Statement:
 
 
 def data_roles(file: ClusterFile) -> list[Statement]:
-    """The role of each file system by which FSx reads and writes its bucket: FSx makes it with its caller's rights.
+    """Allow creating the role by which FSx reads and writes a file system's bucket.
 
-    Source: FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
+    FSx creates it with its caller's rights. Source: FSx for Lustre User Guide, "Adding permissions to use data
+    repositories in Amazon S3".
     """
     where = arn(file, "iam", "role/aws-service-role/s3.data-source.lustre.*")
     names = ("AttachRolePolicy", "CreateServiceLinkedRole", "PutRolePolicy")

@@ -1,4 +1,4 @@
-"""Stacks that cannot be used as they are: the way out of each state, and the roll-back that failed, tried again."""
+"""Unusable stacks: the remedy for each state, and another try at a failed roll-back."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ STUCK = {
 
 
 def way_out(stack: Stack, tasks: str = "stack") -> str:
-    """Return why a stack cannot be used, and what to do about it.
+    """Return why a stack cannot be used, and the remedy.
 
     Args:
-        tasks: whose tasks are named, stack or eks.
+        tasks: the task group to name, stack or eks.
     """
     said = f"stack {stack.name} is {stack.status}"
     if stack.status in STUCK:
@@ -45,7 +45,7 @@ def again(stack: Stack, tasks: str = "stack") -> str:
 
 
 def after_update(now: Stack, tasks: str, command: str) -> str:
-    """Return what is left after an update that failed, and what to do.
+    """Return the state of the stack after a failed update, and the remedy.
 
     Args:
         command: the task that was run.
@@ -65,10 +65,10 @@ def skipped(aws: Aws, stack: Stack, text: str) -> list[str]:
 
 
 def roll_back(aws: Aws, file: ClusterFile, show: Show, skip: Sequence[str] = ()) -> Stack:
-    """Continue the roll-back that failed, and return the stack, which is as it was before its update.
+    """Continue the failed roll-back. Return the stack, which is then as it was before its update.
 
     Args:
-        skip: logical ids that stay as they are, as when what they stand for was deleted by hand.
+        skip: logical ids to leave as they are, such as resources that were deleted by hand.
     Raises NothingToDo if no roll-back has failed, StackError with the first cause if it fails again.
     """
     stack = get(aws, file.name)

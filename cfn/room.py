@@ -1,4 +1,4 @@
-"""Whether a zone has room for a cluster: AWS says no by failed launches, while CloudFormation goes on waiting."""
+"""Capacity checks during a create: give up when launches fail for lack of capacity, which CloudFormation waits out."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ from cfn.progress import NODE_GROUPS, Watch
 from cfn.stack import StackError
 from cfn.template.design import Design
 
-# Auto Scaling's words for it, on demand and on spot, as its user guide ("Troubleshoot: EC2 instance launch failures")
-# and EC2's error codes have them. A quota is another thing: no zone helps there.
+# Messages of Auto Scaling for lack of capacity, as its user guide ("Troubleshoot: EC2 instance launch failures")
+# and EC2's error codes have them. Exceeded quotas are excluded, because no other zone helps there.
 _NO_ROOM = re.compile(
     r"sufficient (\S+ )?capacity|insufficient.{0,20}capacity|no spot capacity|capacity-not-available|"
     r"UnfulfillableCapacity|unable to fulfill capacity|not enough capacity|"
@@ -25,10 +25,10 @@ _NO_ROOM = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One zone and instance type that had no room."""
+    """Zone and instance type that had no capacity."""
 
     design: Design
-    said: str  # in AWS's words
+    said: str  # AWS's message
     role: str = "worker"  # whose instance it was
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ ADVICE = (
 
 
 class NoCapacity(StackError):
-    """Nowhere was there room for the cluster; nothing is left of what was begun."""
+    """Error: no zone or instance type had capacity for the cluster. Everything that was begun has been removed."""
 
     def __init__(self, tried: Sequence[Tried], advice: str = ADVICE) -> None:
         super().__init__(
@@ -58,21 +58,24 @@ class NoCapacity(StackError):
 
 
 def is_for_lack_of_room(said: str) -> bool:
-    """Whether these words of a failed launch mean that another zone or type may help."""
+    """Return True if a launch failed for lack of capacity, so that another zone or type may help."""
     return bool(_NO_ROOM.search(said))
 
 
 @dataclass
 class Room:
-    """One create that is given up as soon as AWS refuses instances that it cannot begin without."""
+    """Capacity check of a create, which it ends once AWS refuses instances that the cluster cannot begin without."""
 
     watch: Watch
     design: Design
-    refusal: str = ""  # AWS's words, once it is given up
+    refusal: str = ""  # AWS's message, once the create is given up
     role: str = ""  # for whose instances
 
     def look(self) -> None:
-        """Ends the create if it waits for what will not come: by a signal of failure, at which it rolls back."""
+        """End the create if it waits for instances that AWS refuses.
+
+        It signals a failure to CloudFormation, which then rolls back.
+        """
         if self.refusal:
             return
         for group, resource in self._groups():
@@ -83,15 +86,15 @@ class Room:
                 return
 
     def _groups(self) -> Iterable[tuple[str, str]]:
-        """Each Auto Scaling group and the resource that waits for it."""
+        """Return each Auto Scaling group and the resource that waits for it."""
         return zip(group_names(self.design.file), NODE_GROUPS, strict=True)
 
     def _least(self, group: str) -> int:
-        """Instances without which the cluster does not begin."""
+        """Return the number of instances that the cluster needs in this group to begin."""
         return 1 if group.endswith("-master") else self.design.file.nodes.least - 1
 
     def _is_short(self, group: str) -> bool:
-        """Whether it has fewer instances than the cluster begins with."""
+        """Return True if the group has fewer instances than the cluster needs to begin."""
         with asking(f"looking at {group}"):
             found = self.watch.aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[group])
         held: list[Any] = [
@@ -103,7 +106,7 @@ class Room:
         return len(held) < self._least(group)
 
     def _fail(self, resource: str) -> bool:
-        """Whether CloudFormation has taken the signal: it does while it waits for this group's nodes."""
+        """Return True if CloudFormation accepted the failure signal. It does while it waits for this group's nodes."""
         try:
             self.watch.aws.client("cloudformation").signal_resource(
                 StackName=self.watch.stack.id,

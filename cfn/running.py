@@ -1,4 +1,4 @@
-"""Jobs that run on a cluster, which a task names before it ends their hosts."""
+"""Running jobs of a cluster, which a task reports before it ends their hosts."""
 
 from cfn.progress import Show
 from cluster.errors import ClusterError, ConfigError
@@ -10,7 +10,10 @@ from cluster.locate import cluster_file
 
 
 def running_jobs(cluster: Cluster) -> tuple[JobView, ...]:
-    """The jobs that ranks work for, of whomever. Raises ClusterError that names the way on."""
+    """Return the jobs of all users that are running.
+
+    Raises ClusterError with the remedy if the master does not answer.
+    """
     try:
         with opened(cluster) as jobs:
             return tuple(j for j in jobs.list().jobs if j.state.is_going and j.state is not JobState.QUEUED)
@@ -21,9 +24,10 @@ def running_jobs(cluster: Cluster) -> tuple[JobView, ...]:
 
 
 def refuse_running(path: str, show: Show, address: str = "") -> None:
-    """Raises ConfigError for a job that runs on the cluster, or on one of its hosts. Says so where nobody can tell.
+    """Raise ConfigError if a job runs on the cluster, or on the host with this address.
 
-    A cluster that cannot be reached from here has to be mended and deleted all the same.
+    If the jobs cannot be listed, only a message is shown: an unreachable cluster must still be repairable and
+    deletable.
     """
     try:
         running = running_jobs(load_cluster(str(cluster_file(path).resolve().parent)))

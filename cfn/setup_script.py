@@ -1,4 +1,4 @@
-"""The set-up script that a stack carries, printed: `python -m cfn.setup_script STACK REGION DIGEST`, at first boot."""
+"""Print the set-up script that a stack carries: `python -m cfn.setup_script STACK REGION DIGEST`, at first boot."""
 
 import sys
 
@@ -8,7 +8,7 @@ from cluster.errors import ClusterError
 
 
 def main(name: str, region: str, digest: str) -> int:
-    """Print it if it is the one with this digest; its exit code."""
+    """Print the script if it has this digest. Return the exit code."""
     try:
         script = in_stack.setup_of(Aws(region), name)
     except ClusterError as e:

@@ -1,6 +1,6 @@
-"""What `nodes.source` names, pinned: a commit of a git repository, or one version of an archive in S3.
+"""Pinned version of `nodes.source`: a commit of a git repository, or one version of an archive in S3.
 
-A checkout is brought by stack.create, whatever it is then: there is nothing to pin.
+A checkout is not pinned: stack.create sends its state at that moment.
 """
 
 import os
@@ -21,9 +21,9 @@ ELSE = f"use S3 instead, or {CHECKOUT!r}: stack.create brings the one where it i
 
 
 def version(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None) -> str:
-    """A commit, or an S3 entity tag; of a checkout that word, empty without a source.
+    """Return the source's commit or S3 entity tag, "checkout" for a checkout, or "" without a source.
 
-    What a running stack has pinned stays. Raises FieldError if there is nothing of that name.
+    The version that a running stack has pinned is kept. Raises FieldError if the source does not exist.
     """
     source = file.nodes.source
     if source in ("", CHECKOUT):

@@ -1,4 +1,4 @@
-"""What the tasks of cost, orphans and blocks do between the command line and the modules: ask, show, remove, buy."""
+"""The tasks of cost, orphans and blocks: query, print, remove, buy."""
 
 import datetime
 import json
@@ -22,9 +22,10 @@ from cluster.terminal import agreed, counted
 
 
 def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) -> None:
-    """What the cluster has cost, and what it will have when its longest job is done.
+    """Print the cost of the cluster so far, and the forecast for the end of its longest job.
 
-    of_eks: that on EKS; it is the one without this, too, where it is the only one.
+    Args:
+        of_eks: of the cluster on EKS, which is also used if it is the only one.
     """
     file = load(path)
     aws = Aws(file.region)
@@ -41,9 +42,12 @@ def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) 
 
 
 def _with_forecast(found: cost.Cost, ask: Callable[[], dict[str, float | None]]) -> cost.Cost:
-    """With the end of the job that goes on longest; as it is, and a sentence, where nobody says how far jobs are.
+    """Return the cost with a forecast for the end of the job that runs longest.
 
-    ask: seconds that are left of each job that goes on, None where that is not known. Raises ClusterError.
+    Without known remaining times the cost is returned unchanged. A ClusterError of `ask` is printed.
+
+    Args:
+        ask: returns the seconds left of each running job, None where unknown.
     """
     try:
         known = {job: seconds for job, seconds in ask().items() if seconds is not None}
@@ -57,7 +61,7 @@ def _with_forecast(found: cost.Cost, ask: Callable[[], dict[str, float | None]])
 
 
 def _left_on_hosts(folder: str) -> dict[str, float | None]:
-    """As the master of the bare cluster tells it."""
+    """Return the seconds left of each running job, as reported by the bare cluster's master."""
     try:
         with opened(load_cluster(folder)) as jobs:
             return {j.id: j.progress.left_s for j in jobs.list().jobs if j.state.is_going and j.progress}
@@ -66,7 +70,7 @@ def _left_on_hosts(folder: str) -> dict[str, float | None]:
 
 
 def _left_on_pods(folder: str) -> dict[str, float | None]:
-    """As the launchers on Kubernetes tell it, by the operator's own kubectl."""
+    """Return the seconds left of each training, as reported by the launchers on Kubernetes, by kubectl."""
     from cluster.eks.cluster import load_eks
     from cluster.eks.jobs import EksJobs
 
@@ -77,7 +81,10 @@ def _left_on_pods(folder: str) -> dict[str, float | None]:
 
 
 def show_policy(path: str, of_orphans: bool, of_blocks: bool, of_eks: bool) -> None:
-    """What the operator's user has to be allowed; AWS is not asked. Managed policies have a limit: one for each."""
+    """Print the IAM policy that the operator's user needs. AWS is not queried.
+
+    Managed policies have a size limit, so there are several.
+    """
     if of_orphans + of_blocks + of_eks > 1:
         raise ConfigError("--orphans, --blocks and --eks print a policy each: give one of them")
     if of_orphans or of_blocks:
@@ -91,7 +98,10 @@ def show_policy(path: str, of_orphans: bool, of_blocks: bool, of_eks: bool) -> N
 
 
 def show_orphans(region: str, delete: bool, as_json: bool) -> bool:
-    """What was left behind, and each removed that the operator agrees to; whether nothing is, and all was looked at."""
+    """Print the orphans, and delete each one that the operator agrees to, if asked.
+
+    Return True if none is left and all regions could be searched.
+    """
     if delete and as_json:
         raise ConfigError("--json answers and --delete asks about each: give one of them")
     if delete and not sys.stdin.isatty():
@@ -110,7 +120,7 @@ def show_orphans(region: str, delete: bool, as_json: bool) -> bool:
 
 
 def _remove(aws: Aws, found: orphans.Found) -> bool:
-    """Asks about one after the other; whether all are gone."""
+    """Ask about each orphan and remove it on a yes. Return True if all are gone."""
     left = 0
     for orphan in found.orphans:
         what = f"{orphan.region}  {orphan.thing.item}, of {orphan.thing.cluster}"
@@ -130,7 +140,7 @@ def _remove(aws: Aws, found: orphans.Found) -> bool:
 
 
 def show_blocks(path: str, days: int, instances: int, since: str, as_json: bool) -> None:
-    """The blocks on offer, for as many instances as the cluster has if none are given."""
+    """Print the capacity blocks on offer. The default size is the cluster's number of reserved instances."""
     file = load(path)
     number = instances or file.reserved
     found = blocks.offers(Aws(file.region), file.nodes.types, number, days, _day(since))
@@ -145,7 +155,7 @@ def show_blocks(path: str, days: int, instances: int, since: str, as_json: bool)
 
 
 def buy_block(path: str, days: int, instances: int, offer_id: str, dry_run: bool, as_json: bool) -> None:
-    """One of them, bought after two questions: for the name and for the price, since nobody gives the money back."""
+    """Buy a capacity block after two questions, for the name and for the price. AWS does not refund it."""
     file = load(path)
     aws = Aws(file.region)
     offer = blocks.pick(blocks.offers(aws, file.nodes.types, instances or file.reserved, days), offer_id)

@@ -1,4 +1,4 @@
-"""A stack as CloudFormation tells of it: its state, its outputs, and the first cause when something failed."""
+"""State of a CloudFormation stack: status, outputs, resources, events, and the first cause of a failure."""
 
 import datetime
 import re
@@ -12,12 +12,12 @@ from cluster.errors import ClusterError
 
 
 class StackError(ClusterError):
-    """The stack is not in a state that allows what was asked, or an operation on it failed."""
+    """Error: the stack's state does not allow the operation, or an operation on it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One stack at one moment."""
+    """Description of one stack at one moment."""
 
     id: str
     name: str
@@ -37,7 +37,7 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One line of a stack's story."""
+    """Event of a stack."""
 
     id: str
     time: datetime.datetime
@@ -52,7 +52,7 @@ class Event:
 
 
 def find(aws: Aws, name: str) -> Stack | None:
-    """The stack of that name or id; None if there is none."""
+    """Return the stack with this name or id, or None if there is none."""
     with asking(f"looking for stack {name}"):
         try:
             described = aws.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
@@ -64,7 +64,7 @@ def find(aws: Aws, name: str) -> Stack | None:
 
 
 def get(aws: Aws, name: str) -> Stack:
-    """The stack of that name. Raises StackError if there is none or none that can be used."""
+    """Return the stack with this name. Raises StackError if there is none."""
     stack = find(aws, name)
     if stack is None:
         raise StackError(f"there is no stack {name} in {aws.region}; `inv stack.create` makes it")
@@ -72,7 +72,7 @@ def get(aws: Aws, name: str) -> Stack:
 
 
 def outputs(aws: Aws, name: str) -> dict[str, str]:
-    """The outputs of a usable stack."""
+    """Return the stack's outputs. Raises StackError if it does not exist or has none."""
     stack = get(aws, name)
     if not stack.outputs:
         raise StackError(f"stack {name} is {stack.status} and has no outputs; see `inv stack.status`")
@@ -91,7 +91,7 @@ def _stack(described: dict[str, Any]) -> Stack:
 
 
 def events(aws: Aws, stack: Stack, after: str = "") -> list[Event]:
-    """Events newer than one already seen, oldest first."""
+    """Return the events newer than the one with id `after`, oldest first."""
     found: list[Event] = []
     with asking(f"reading the events of {stack.name}"):
         for page in aws.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack.id):
@@ -112,7 +112,11 @@ def events(aws: Aws, stack: Stack, after: str = "") -> list[Event]:
 
 
 def first_cause(story: list[Event]) -> Event | None:
-    """The failure that started the others: the earliest one that is not a cancellation. `story` is oldest first."""
+    """Return the failure that started the others: the earliest one that is not a cancellation. None without failures.
+
+    Args:
+        story: events, oldest first.
+    """
     failures = [e for e in story if e.is_failure]
     real = [e for e in failures if not re.search(r"cancelled|following resource\(s\) failed", e.reason)]
     return (real or failures or [None])[0]  # type: ignore[list-item]
@@ -120,7 +124,7 @@ def first_cause(story: list[Event]) -> Event | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """One thing that the stack made."""
+    """Resource that the stack created."""
 
     logical: str
     kind: str
@@ -128,12 +132,12 @@ class Resource:
 
 
 def resource_ids(aws: Aws, stack: Stack) -> dict[str, str]:
-    """Physical id of each logical resource; rows without one are left out."""
+    """Return the physical id of each logical resource. Rows without one are left out."""
     return {r.logical: r.id for r in resources(aws, stack)}
 
 
 def resources(aws: Aws, stack: Stack) -> list[Resource]:
-    """All that the stack made; rows without a physical id are left out."""
+    """Return all resources that the stack created. Rows without a physical id are left out."""
     with asking(f"listing the resources of {stack.name}"):
         rows = pages(
             aws.client("cloudformation"),

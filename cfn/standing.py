@@ -1,4 +1,4 @@
-"""What a stack costs whether or not its nodes run, item by item: its storage, its addresses, its way out."""
+"""Fixed costs of a stack, billed whether or not its nodes run: storage, addresses, NAT, reservations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +14,11 @@ from cfn.stack import Resource, Stack, resources
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing that is billed by the day."""
+    """Resource that is billed by the day."""
 
     kind: str
     id: str
-    usd_per_day: float | None  # None: nobody says
+    usd_per_day: float | None  # None: unknown
     note: str = ""
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Item:
 
 
 def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[Item, ...]:
-    """What is billed while no node runs, the dearest first."""
+    """Return what is billed while no node runs, most expensive first. Items of unknown price come before all."""
     found = [item for one in resources(aws, stack) if (item := _item(aws, one)) is not None]
     if file.nodes.reservation:
         found.append(_reserved(aws, file))
@@ -38,18 +38,18 @@ def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[Item, ...]:
 
 
 def total(items: Sequence[Item]) -> float:
-    """USD per day of those whose price is known."""
+    """Return USD per day of the items whose price is known."""
     return sum(i.usd_per_day or 0.0 for i in items)
 
 
 def text(items: Sequence[Item]) -> str:
-    """All of it, a line each, and the sum."""
+    """Return one line per item, and the sum."""
     lines = [f"billed   {item}" for item in items]
     return "\n".join([*lines, f"billed   {prices.dollars(total(items))} USD per day in all, {prices.LISTED}"])
 
 
 def _item(aws: Aws, resource: Resource) -> Item | None:
-    """What a resource of the stack costs by the day; None for what costs nothing, or no more than its nodes."""
+    """Return the daily cost of a stack's resource, or None if it costs nothing while no node runs."""
     describe = _KINDS.get(resource.kind)
     if describe is None:
         return None
@@ -97,7 +97,7 @@ _KINDS: dict[str, Callable[[Aws, str], Item]] = {
 
 
 def _reserved(aws: Aws, file: ClusterFile) -> Item:
-    """The reservation that the nodes run in: all of it is billed while none does."""
+    """Return the cost of the file's reservation."""
     name = file.nodes.reservation
     try:
         found = aws.client("ec2").describe_capacity_reservations(CapacityReservationIds=[name])
@@ -107,7 +107,10 @@ def _reserved(aws: Aws, file: ClusterFile) -> Item:
 
 
 def reservation(price_list: prices.PriceList, described: dict[str, Any]) -> Item:
-    """A capacity reservation as EC2 describes it: what nobody uses is billed as if it ran; a block is paid already."""
+    """Return the cost of a capacity reservation as EC2 describes it.
+
+    Unused instances of it are billed as if they ran. A capacity block costs nothing more: it was paid in advance.
+    """
     name, free, kind = (
         described["CapacityReservationId"], described.get("AvailableInstanceCount", 0), described["InstanceType"]
     )  # fmt: skip

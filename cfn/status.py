@@ -1,4 +1,4 @@
-"""The state of a cluster at one look: stack, groups, nodes and their first boot."""
+"""State of a cluster in one report: stack, groups, nodes and their first boot."""
 
 import datetime
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ GROUP = "AWS::AutoScaling::AutoScalingGroup"
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """One Auto Scaling group."""
+    """State of one Auto Scaling group."""
 
     name: str
     wanted: int  # what the stack was made for
@@ -30,12 +30,12 @@ class Group:
     in_service: int
     healthy: int
     suspended: tuple[str, ...]
-    failed_launch: str  # newest, in Auto Scaling's words
+    failed_launch: str  # Auto Scaling's message on the newest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """All there is to say."""
+    """State of a cluster: stack, groups, hosts, guard and problems."""
 
     stack: Stack
     groups: tuple[Group, ...]
@@ -44,31 +44,31 @@ class Status:
     boots: tuple[tuple[str, str], ...]
     missing_groups: tuple[str, ...] = ()
     lost: tuple[Resource, ...] = ()
-    """What else of the stack was deleted outside it."""
+    """Other resources of the stack that were deleted outside it."""
     ends: datetime.datetime | None = None
-    """When its guard ends all nodes, unless that is put off; the master does so while there is useful work."""
+    """When its guard ends all nodes. The master postpones it while there is useful work."""
     is_bare: bool = False
-    """Whether its nodes start without this project, as far as the cluster file knows: then nobody puts that off yet."""
+    """True if the nodes start without this project by the cluster file. Then nothing postpones the end yet."""
     differs: tuple[str, ...] = ()
-    """Fields in which the cluster file is not what the stack was last made from: one of them was changed elsewhere."""
+    """Fields in which the cluster file differs from the file that the stack was last made from."""
     guard_trouble: str = ""
-    """What is wrong with the end that its guard should have set, or should not."""
+    """Problem with the end that the guard has set or failed to set; empty for none."""
     billed: tuple[Item, ...] = ()
-    """What a stopped cluster costs all the same."""
+    """Fixed costs of a stopped cluster."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no group may have a node, as after `inv stack.stop`."""
+        """Return True if no group may have a node, as after `inv stack.stop`."""
         return bool(self.groups) and not self.missing_groups and not any(g.most for g in self.groups)
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the stack is usable and is what it was made to be: every node there, and usable."""
+        """Return True if the stack is usable and every node is there and usable."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the cluster, each point with what to do about it."""
+        """Return what is wrong with the cluster, with the remedy for each problem."""
         if not self.stack.is_usable:
             return [way_out(self.stack)]
         if self.is_stopped and not self.lost:
@@ -169,7 +169,7 @@ class Status:
 
 
 def look(aws: Aws, file: ClusterFile) -> Status:
-    """The status of the file's cluster. Raises StackError if there is none."""
+    """Return the status of the file's cluster. Raises StackError if there is none."""
     stack = get(aws, file.name)
     names = group_names(file)
     with asking("looking at the groups"):
@@ -201,7 +201,7 @@ def look(aws: Aws, file: ClusterFile) -> Status:
 
 
 def _values(aws: Aws, file: ClusterFile) -> ClusterFile | None:
-    """What the stack was last made from; None where it was made before stacks held their file."""
+    """Return the file that the stack was last made from, or None for a stack that does not hold its file."""
     try:
         return in_stack.file_of(aws, file.name)
     except StackError:

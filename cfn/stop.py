@@ -1,4 +1,4 @@
-"""A cluster's nodes to zero and back: the stack, its network, its storage and the master's addresses stay."""
+"""Stopping and starting all nodes of a cluster. The stack, its network, storage and the master's addresses stay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _ENDS_S = 1800.0  # for instances to end: the largest need minutes
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a group is told to have."""
+    """Minimum, maximum and desired size of an Auto Scaling group."""
 
     least: int
     most: int
@@ -32,28 +32,28 @@ NOTHING = Sizes(least=0, most=0, desired=0)
 
 
 def sizes(file: ClusterFile) -> dict[str, Sizes]:
-    """What each group of a running cluster has, by its name, as the template says."""
+    """Return the sizes of each group of a running cluster by group name, as in the template."""
     master, workers = group_names(file)
     pool = file.nodes.pool
     return {master: Sizes(least=1, most=1, desired=1), workers: Sizes(least=0, most=pool, desired=pool)}
 
 
 def members(aws: Aws, file: ClusterFile) -> list[Member]:
-    """Return the instances as they are now. Raises StackError for a stack that AWS works on, or that is not there."""
+    """Return the instances as they are now. Raises StackError if the stack is missing or busy."""
     settled(aws, file)
     return _members(aws, file)
 
 
 def _members(aws: Aws, file: ClusterFile) -> list[Member]:
-    """Return the instances of the groups by the groups' names: a broken stack may have no outputs."""
+    """Return the instances of the groups, looked up by group name because a broken stack may have no outputs."""
     master, workers = group_names(file)
     return read(aws, {"MasterGroup": master, "WorkerGroup": workers})
 
 
 def settled(aws: Aws, file: ClusterFile) -> Stack:
-    """Return the file's stack, also one that is broken: its nodes are paid for all the same.
+    """Return the file's stack, even a broken one, because its nodes are billed too.
 
-    Raises StackError if there is none, or AWS works on it.
+    Raises StackError if there is none, or if AWS is working on it.
     """
     stack = get(aws, file.name)
     if stack.is_busy:
@@ -62,7 +62,7 @@ def settled(aws: Aws, file: ClusterFile) -> Stack:
 
 
 def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
-    """Ends every node, and leaves groups that start none. Raises StackError for nodes that stay."""
+    """End every node and set the groups' sizes to 0. Raises StackError if nodes do not end."""
     settled(aws, file)
     there = _described(aws, file)
     suspension.check(aws, there, "Terminate", "a stop")
@@ -88,7 +88,10 @@ def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
 
 
 def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
-    """All nodes, ready, of a cluster that was stopped. Raises NothingToDo if it runs, StackError for what will not."""
+    """Start all nodes of a stopped cluster, wait until they are ready and return them.
+
+    Raises NothingToDo if the cluster is running, StackError if it cannot start.
+    """
     stack = check_usable(get(aws, file.name))
     drift.check_complete(aws, stack)
     as_made = in_stack.file_of(aws, file.name)
@@ -126,7 +129,7 @@ def _described(aws: Aws, file: ClusterFile) -> dict[str, Sizes]:
 
 
 def _resize(aws: Aws, wanted: dict[str, Sizes]) -> None:
-    """The workers' group last: what the master's refuses, is refused before anything has changed."""
+    """Resize the groups in the given order: the master's first, so that a refusal comes before any change."""
     for name, size in wanted.items():
         with asking(f"resizing {name}"):
             aws.client("autoscaling").update_auto_scaling_group(

@@ -1,7 +1,7 @@
-"""A dead host's place goes to a spare or to its successor: what a job's supervisor on the master has AWS do.
+"""Replacement of a dead host by a spare or a new instance, requested by a job's supervisor on the master.
 
-`python -m cfn.succession REGION STACK VERB …`, answered with a JSON object. The node's role is all that it needs, and
-it waits for nothing.
+`python -m cfn.succession REGION STACK VERB …` prints a JSON object. It needs only the node's role, and waits for
+nothing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ GONE = 1000  # added to the rank of a host that is ended
 
 
 def main(argv: list[str]) -> int:
-    """Do one verb; the exit code."""
+    """Run one verb. Return the exit code."""
     parser = argparse.ArgumentParser(prog="cfn.succession")
     parser.add_argument("region")
     parser.add_argument("stack")
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 def endpoints(conf: Path) -> dict[str, str]:
-    """Return where first boot found AWS, as it left that on this node: a lab's AWS is elsewhere.
+    """Return the AWS endpoints that first boot recorded on this node. Those of a lab differ from AWS's.
 
     A supervisor that was started over ssh has none of first boot's environment.
     """
@@ -67,7 +67,7 @@ def endpoints(conf: Path) -> dict[str, str]:
 
 
 def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:
-    """The stack's usable hosts: address, rank, slots, and which of them are spares."""
+    """Return the stack's usable hosts: address, rank, slots, and which of them are spares."""
     workers = in_stack.file_of(aws, name).nodes.workers
     each = [
         {
@@ -82,9 +82,12 @@ def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:
 
 
 def take(aws: Aws, outputs: dict[str, str], address: str, rank: int, spare: str) -> int | None:
-    """Give the spare the rank of the dead host, and that one's, or its successor's, is the spare's; None without them.
+    """Swap the ranks of the dead host, or its successor, and the spare. Return the dead host's rank.
 
-    rank: of the dead host, where its group has replaced it already.
+    Returns None if one of the two is not in the cluster.
+
+    Args:
+        rank: the dead host's rank, by which its successor is found.
     """
     members = read(aws, outputs)
     old, new = _of_a_worker(members, address, rank), _of_a_worker(members, spare)
@@ -96,7 +99,7 @@ def take(aws: Aws, outputs: dict[str, str], address: str, rank: int, spare: str)
 
 
 def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
-    """End a worker, whose group starts a successor; the rank that it leaves: the given one if it is gone already."""
+    """Terminate a worker so that its group starts a successor. Return its rank, or `rank` if it is already gone."""
     members = read(aws, outputs)
     old = _of_a_worker(members, address)
     if old is None or old.rank is None or old.rank >= GONE:
@@ -113,7 +116,7 @@ def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
 
 
 def _of_a_worker(members: list[Member], address: str, rank: int | None = None) -> Member | None:
-    """The worker with this address, else the one with this rank."""
+    """Return the worker with this address, else the one with this rank."""
     workers = [m for m in members if m.role == "worker"]
     return next((m for m in workers if m.address == address), next((m for m in workers if m.rank == rank), None))
 

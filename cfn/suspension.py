@@ -1,4 +1,4 @@
-"""Suspended Auto Scaling processes: what does not work while they are, and the command that resumes them."""
+"""Suspended Auto Scaling processes: their effects, and the command that resumes them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from cfn.aws import Aws, asking, pages
 from cfn.stack import StackError
 
-# The processes that matter here.
+# Suspended processes that matter here, and their effects.
 # Source: EC2 Auto Scaling User Guide, "Suspend and resume Amazon EC2 Auto Scaling processes".
 EFFECTS = {
     "Launch": "no instance is started: what ends is not replaced",
@@ -19,12 +19,12 @@ OF_THE_GUARD = frozenset({"Terminate", "ScheduledActions"})
 
 
 def suspended(described: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the suspended processes of a group, as DescribeAutoScalingGroups tells them."""
+    """Return the suspended processes of a group, as DescribeAutoScalingGroups reports them."""
     return tuple(sorted(p["ProcessName"] for p in described.get("SuspendedProcesses", [])))
 
 
 def problems(group: str, processes: Iterable[str]) -> list[str]:
-    """Return a sentence with the remedy if suspended processes of a group matter here; none otherwise."""
+    """Return a sentence on the suspended processes that matter here, with the remedy; none otherwise."""
     known = [p for p in EFFECTS if p in processes]
     if not known:
         return []
@@ -33,14 +33,14 @@ def problems(group: str, processes: Iterable[str]) -> list[str]:
 
 
 def resume(group: str, processes: Iterable[str]) -> str:
-    """Return the command of the AWS CLI that resumes processes of a group."""
+    """Return the AWS CLI command that resumes processes of a group."""
     return (
         f"aws autoscaling resume-processes --auto-scaling-group-name {group} --scaling-processes {' '.join(processes)}"
     )
 
 
 def check(aws: Aws, groups: Iterable[str], process: str, what: str) -> None:
-    """Raises StackError if one of the groups has a process suspended that is needed now. Nothing has been done then.
+    """Raise StackError if one of the groups has a needed process suspended. Nothing is changed.
 
     Args:
         what: the task that needs it, as in "a start".

@@ -1,6 +1,6 @@
-"""What may be left in an account, kind by kind: how it is listed, what it costs by the day, how it is removed.
+"""Kinds of resources that may be left in an account: how each is listed, what it costs by the day, how it is removed.
 
-Only what carries our tag is listed, whatever else the account holds.
+Only resources with our tag are listed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,35 +23,35 @@ _Tags = Iterable[Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tagged:
-    """One thing that carries our tag."""
+    """Resource that carries our tag."""
 
     item: Item
     tags: Mapping[str, str]
-    steps: tuple[Step, ...]  # that remove it, in this order; () for what ends by itself alone
+    steps: tuple[Step, ...]  # that remove it, in this order; () if it only expires by itself
 
     @property
     def cluster(self) -> str:
-        """The cluster that it was made for."""
+        """Return the name of the cluster that it was made for."""
         return self.tags[CLUSTER]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of thing: the service that has it, and how all that are ours are listed."""
+    """Kind of resource: its AWS service, and how those with our tag are listed."""
 
     service: str
     find: Callable[[Aws, PriceList], Iterable[Tagged]]
 
 
 def tags_of(of: _Tags, key: str = "Key", value: str = "Value") -> dict[str, str]:
-    """A service's list of tags by their names."""
+    """Return a service's list of tags as a dict."""
     return {t[key]: t[value] for t in of}
 
 
 def made(
     kind: str, name: str, usd: float | None, tags: Mapping[str, str], *steps: Step, note: str = ""
 ) -> list[Tagged]:
-    """The thing, unless it is somebody else's."""
+    """Return the resource as a list of one, or [] if it lacks our tag."""
     if CLUSTER not in tags:
         return []
     return [Tagged(item=Item(kind=kind, id=name, usd_per_day=usd, note=note), tags=tags, steps=steps)]
@@ -194,7 +194,10 @@ def _vpcs(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 
 def _inside(aws: Aws, vpc: str) -> list[Step]:
-    """What removes the parts of ours that keep a VPC from going; AWS refuses its end where others' are in it."""
+    """Return the calls that remove our parts of a VPC, which would block its deletion.
+
+    AWS refuses to delete the VPC if resources of others are in it.
+    """
     ec2, here = aws.client("ec2"), [{"Name": "vpc-id", "Values": [vpc]}, *OURS]
     steps = [
         Step("ec2", "delete_vpc_endpoints", {"VpcEndpointIds": [e["VpcEndpointId"]]})
@@ -221,7 +224,7 @@ def _inside(aws: Aws, vpc: str) -> list[Step]:
     return steps
 
 
-# What holds another is before it: removed in this order, each finds nothing in its way.
+# In the order of removal: resources that block the deletion of others come first.
 KINDS = (
     Kind("autoscaling", _groups),
     Kind("ec2", _instances),

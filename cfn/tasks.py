@@ -26,12 +26,12 @@ from cluster.terminal import answer_to, counted, print_json
 
 
 def say(line: str) -> None:
-    """Progress goes to stderr: stdout is for what was asked."""
+    """Print a progress line to stderr. stdout is for results."""
     print(printable(line), file=sys.stderr, flush=True)
 
 
 def answer(value: Any, as_json: bool) -> None:
-    """The result, for a reader or for a program."""
+    """Print a result, as JSON or for a reader."""
     if as_json:
         print_json(value.as_json() if hasattr(value, "as_json") else value)
     else:
@@ -39,15 +39,16 @@ def answer(value: Any, as_json: bool) -> None:
 
 
 def confirm(question: str, wanted: str, yes: bool) -> None:
-    """Goes on if `yes`, or if the operator types `wanted`. Raises ConfigError where nobody can be asked,
-    NothingToDo for a no.
+    """Return if `yes`, or if the operator types `wanted`. Raises NothingToDo for any other answer.
+
+    Raises ConfigError if there is nobody to ask.
     """
     if not yes and answer_to(f"{question} Type {wanted} to go on: ", question) != wanted:
         raise NothingToDo("nothing was changed")
 
 
 def load(path: str) -> ClusterFile:
-    """The cluster file of this name, the set-up script that it names as a whole path."""
+    """Return the cluster file with the path of its set-up script made absolute."""
     found = cluster_file(path)
     file = text.read(found)
     if not file.setup:
@@ -83,7 +84,7 @@ def show_plan(path: str, as_json: bool) -> None:
 
 
 def answer_plan(aws: Aws, made: plan.Plan, as_json: bool) -> None:
-    """What is planned, and for a stack that is there how it would change."""
+    """Print the plan, its warnings, and the changes to an existing stack."""
     for warning in made.warnings:
         say(warning)
     if made.stack is None or not made.stack.is_usable:
@@ -182,7 +183,7 @@ def roll_stack_back(path: str, skip: str, yes: bool, dry_run: bool, as_json: boo
 
 
 def _moves(aws: Aws, file: ClusterFile) -> list[str]:
-    """Return the fields that an update changes; none for a stack made before stacks held their file."""
+    """Return the fields that an update changes; none for a stack that does not hold its file."""
     try:
         return in_stack.moves(file, in_stack.values(in_stack.file_of(aws, file.name)))
     except StackError:
@@ -190,7 +191,7 @@ def _moves(aws: Aws, file: ClusterFile) -> list[str]:
 
 
 def next_step(file: ClusterFile, first: str, then: str = "") -> str:
-    """Return what to type next; nodes that start without this project get it by two tasks more."""
+    """Return the commands to type next. Nodes that start without this project need two more."""
     bare = "" if file.nodes.source else "inv sync, inv setup (the nodes have no project)"
     return "next: " + ", then ".join(step for step in (first, bare, then) if step)
 
@@ -247,7 +248,7 @@ def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool
 
 
 def kept_text(file: ClusterFile, kept: dict[str, str]) -> str:
-    """What a deletion left in the account, and what that costs and is good for."""
+    """Return a text on what a deletion left in the account, what it costs and how to use it."""
     said = ", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack"
     system = kept.get("SharedFileSystem") or file.storage.efs
     if not system:  # the create had failed: its file system went with it
@@ -267,9 +268,9 @@ def show_status(path: str, as_json: bool) -> bool:
 
 
 def source_of_hosts(path: str) -> str:
-    """Where `hosts.write` takes hosts from if not told: "stack" if the file describes one, else the only lab.
+    """Return the default source of `hosts.write`: "stack" if the file describes one, else the only lab.
 
-    Raises ConfigError if that leaves no lab or several.
+    Raises ConfigError if there is no lab or more than one.
     """
     if text.is_of_a_stack(cluster_file(path)):
         return "stack"
@@ -304,7 +305,7 @@ def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
 
 
 def lab_targets(source: str, path: Path) -> list[written.Target]:
-    """A lab's hostfile and cluster file, as files beside `path`."""
+    """Return a lab's hostfile and cluster file, to be written beside `path`."""
     if source != "lab" and not source.startswith("lab:"):
         raise ConfigError(f"{source!r} is not a source of hosts: give stack, lab or lab:NAME")
     cluster = load_cluster(source)

@@ -1,4 +1,4 @@
-"""A stack in the making as a live tree in a terminal: its parts, what of them is under way, each node's first boot."""
+"""Live view of a stack being created, as a tree in a terminal: its parts, open resources, and nodes' first boots."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ _MOST = 8  # nodes that are named; of more the rest is counted
 
 @dataclass(frozen=True, kw_only=True)
 class LastTime:
-    """How long it took the last time, in seconds."""
+    """Durations of the last create, in seconds."""
 
     total_s: float = 0.0
     to_ready_s: Mapping[str, float] = field(default_factory=dict)  # from a step of first boot until the node was ready
@@ -33,13 +33,13 @@ class LastTime:
 
 @dataclass
 class Clock:
-    """When each node was first seen at each step of its first boot, and when it was ready; in seconds since 1970."""
+    """Times at which each node was first seen at each step of first boot and when ready, in seconds since 1970."""
 
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
 
     def look(self, nodes: Mapping[str, str], now: float) -> None:
-        """Take in the step of each node that is booting now."""
+        """Record the current step of each booting node."""
         for node, step in nodes.items():
             self.steps.setdefault(node, {}).setdefault(step, now)
             self.ready.pop(node, None)
@@ -47,7 +47,7 @@ class Clock:
             self.ready.setdefault(node, now)
 
     def to_ready_s(self) -> dict[str, float]:
-        """From each step until the node was ready, the longest of all nodes."""
+        """Return the longest time of all nodes from each step to ready."""
         longest: dict[str, float] = {}
         for node, at in self.ready.items():
             for step, began in self.steps[node].items():
@@ -56,7 +56,7 @@ class Clock:
 
 
 class Shown:
-    """What the terminal shows of a `Watch`: made anew for each frame."""
+    """Renderable tree of a `Watch`, rebuilt for each frame."""
 
     def __init__(self, watch: Watch, parts: Mapping[str, str], last: LastTime) -> None:
         self._watch, self._parts, self._last = watch, dict(parts), last
@@ -64,18 +64,18 @@ class Shown:
         self.clock = Clock()
 
     def __rich__(self) -> "Tree":
-        """The tree as it is now."""
+        """Return the tree at the current time."""
         return self.tree(time.time())
 
     def keep(self) -> None:
-        """Keep how long it took, for the next time."""
+        """Save how long the create took, for the next estimate."""
         story = self._watch.story
         if story:
             total_s = round(story[-1].time.timestamp() - story[0].time.timestamp(), 1)
             keep(self._watch.stack.name, LastTime(total_s=total_s, to_ready_s=self.clock.to_ready_s()))
 
     def tree(self, now: float) -> "Tree":
-        """The same at this time."""
+        """Return the tree at this time."""
         from rich.tree import Tree
 
         root = Tree(f"{self._watch.stack.name}  {self._left(now)}")
@@ -126,14 +126,17 @@ class Shown:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds: 0:07, 12:30."""
+    """Return minutes and seconds as 0:07 or 12:30."""
     whole = max(0, int(seconds))
     return f"{whole // 60}:{whole % 60:02}"
 
 
 @contextlib.contextmanager
 def shown(watch: Watch, parts: Mapping[str, str]) -> Iterator[Shown]:
-    """While it lasts a terminal shows the tree below the lines that `watch` says; elsewhere these alone are shown."""
+    """Show the tree below the lines that `watch` prints, while the block runs.
+
+    Without a terminal, show only the lines.
+    """
     tree = Shown(watch, parts, read_last(watch.stack.name))
     watch.on_nodes = lambda: tree.clock.look(watch.nodes, time.time())
     if not (sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
@@ -142,14 +145,14 @@ def shown(watch: Watch, parts: Mapping[str, str]) -> Iterator[Shown]:
         from rich.console import Console
         from rich.live import Live
 
-        # What `watch` says goes to stdout, which rich takes over: it comes above the tree.
+        # `watch` prints to stdout, which rich captures, so its lines appear above the tree.
         screen = Console(file=unfiltered(sys.stdout), highlight=False)
         with Live(tree, console=screen, refresh_per_second=_PER_S, transient=True):
             yield tree
 
 
 def read_last(name: str) -> LastTime:
-    """What is known of the last time; nothing where it cannot be read."""
+    """Return the durations of the last create; empty if they cannot be read."""
     try:
         found = json.loads(_file(name).read_text())
         steps = {str(step): float(s) for step, s in found["to_ready_s"].items()}
@@ -159,7 +162,7 @@ def read_last(name: str) -> LastTime:
 
 
 def keep(name: str, took: LastTime) -> None:
-    """Keep how long it took; where that cannot be written there is no estimate next time."""
+    """Save the durations of a create. A failed write is ignored: the next create then has no estimate."""
     with contextlib.suppress(OSError):
         _file(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(_file(name), vars(took), mode=0o600)

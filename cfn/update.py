@@ -1,4 +1,4 @@
-"""Changing a running cluster: an update by change set, and the replacement of one host."""
+"""Updates of a running cluster: change set of an update, and replacement of one host."""
 
 from dataclasses import replace as with_
 
@@ -20,11 +20,11 @@ WORKERS = "WorkerNodes"  # the workers' group in the template
 
 
 def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> ChangeSet:
-    """What would change. Image and source stay what they were when the cluster was made, unless told otherwise.
+    """Return the change set of an update. Image and source stay as they were at creation unless given.
 
     Args:
-        ami: an id, an SSM parameter, or 'latest' for what the cluster file's names today.
-        source: 'latest' for what nodes.source names today.
+        ami: an id, an SSM parameter, or 'latest' for the current image of the cluster file's parameter.
+        source: 'latest' for the current version of nodes.source.
     """
     if source not in ("", "latest"):
         raise ConfigError(f"--source {source!r} is not known: give latest, or change nodes.source in the cluster file")
@@ -41,8 +41,9 @@ def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> Cha
 
 
 def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]:
-    """The workers that the update ends, as its group chooses them: the newest. Of those that were launched in the
-    same second it may take any.
+    """Return the workers that the update would end: the newest, as the group chooses them.
+
+    Among workers launched in the same second it may choose any.
     """
     if not any(c.resource == WORKERS and "DesiredCapacity" in c.properties for c in change_set.changes):
         return []
@@ -52,7 +53,7 @@ def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]
 
 
 def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
-    """Raises ConfigError for an update that would start nodes of a cluster without any: nobody has asked for that."""
+    """Raise ConfigError if an update would start nodes of a stopped cluster, which nobody asked for."""
     sizes = {"MinSize", "MaxSize", "DesiredCapacity"}
     if any(sizes & set(c.properties) for c in change_set.changes):
         raise ConfigError(
@@ -64,8 +65,9 @@ def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
 def execute(
     aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show, *, is_at_zero: bool = False
 ) -> list[Member]:
-    """The hosts after the update, all as many as the file says and ready; of a cluster at zero none. Raises StackError
-    with the first cause otherwise.
+    """Execute the change set and return the hosts, as many as the file says and ready; [] for a stopped cluster.
+
+    Raises StackError with the first cause otherwise.
     """
     stack = change_set.stack
     if any("DesiredCapacity" in c.properties for c in change_set.changes):
@@ -86,10 +88,11 @@ def execute(
 
 
 def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
-    """The hosts after one of them, dead or alive, was ended and its successor is ready, in its place.
+    """End one host, dead or alive, wait for its successor and return the hosts. The successor gets its rank.
 
     Args:
         name: rank, private address or instance id.
+    Raises StackError if no successor is ready within `nodes.boot_minutes`.
     """
     stack = check_usable(get(aws, file.name))
     outputs = stack.outputs
