@@ -1,4 +1,4 @@
-"""`inv run`: one command on many hosts, shown as it comes and folded at the end."""
+"""`inv run`: runs one command on many hosts. Output is printed as it arrives, or folded at the end."""
 
 import contextlib
 import secrets
@@ -28,28 +28,28 @@ from cluster.terminal import counted, painted, pass_on, pass_on_raw, print_json,
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What `inv run` is asked for: the command, the hosts, and how their answers are shown."""
+    """Arguments of `inv run`: the command, the hosts, and how their output is shown."""
 
     command: str = ""
     script: Path | None = None  # run this file on the hosts; the command's words are its arguments
-    stdin: str = ""  # a file that every host reads as its stdin, `-` for our own
+    stdin: str = ""  # a file that every host reads as its stdin, `-` for this task's own
     hosts: str | None = None  # a host set
     limits: Limits = Limits()
     fanout: int = 64
     sudo: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     as_json: bool = False
-    live: bool = False  # lines as they come, instead of folded at the end
+    live: bool = False  # print lines as they arrive, instead of folded at the end
     diff: bool = False
-    mask: bool = False  # hosts' own names do not make their outputs differ
-    outdir: Path | None = None  # a file per host there
-    raw: bool = False  # control characters too, where a terminal shows the output
+    mask: bool = False  # ignore hosts' own names when outputs are compared
+    outdir: Path | None = None  # folder for a file per host
+    raw: bool = False  # write control characters to a terminal, too
 
 
 def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
-    """Run it, print the answers, remember where it failed. The exit code: 0 if every host succeeded.
+    """Run the command, print the output, and record the failed hosts. Return the exit code: 0 if every host succeeded.
 
-    Raises ConfigError, before any host is reached, for input that cannot be used.
+    Raises ConfigError for unusable input, before any host is reached.
     """
     chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster))
     text = "" if request.script else _command(cluster, request)
@@ -62,7 +62,7 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
         if request.script and isinstance(stdin, Path):
             text = _script_command(request, stdin)
         results = _results(cluster, reach, chosen, text, stdin, request)
-        try:  # the answers first: what is kept of them may fail
+        try:  # print first, since recording may fail
             if not (request.as_json or request.live):
                 shown = folding.masked(results, _names(reach, results)) if request.mask else results
                 print_output(folding.folded(shown, diff=request.diff), raw=request.raw)
@@ -78,7 +78,7 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
 def _results(
     cluster: Cluster, reach: Reach, hosts: Sequence[Host], text: str, stdin: bytes | Path, request: RunRequest
 ) -> FanOut:
-    """The answers, shown while they come as far as that was asked for."""
+    """Run the command on the hosts. Return the results, after printing them as they arrive if that was requested."""
     line, lines, run_id = StatusLine(), Lines(pass_on_raw if request.raw else pass_on), secrets.token_hex(8)
     try:
         with guarded(cluster, hosts, run_id, sudo=request.sudo):
@@ -100,7 +100,7 @@ def _results(
 
 
 def on_master(cluster: Cluster, module: str, arguments: Sequence[str]) -> int:
-    """Run one of the project's modules on the master, its output passed on as it comes; its exit code."""
+    """Run a module of the project on the master. Pass its output on as it arrives, and return its exit code."""
     from cluster.jobs.client import Jobs
 
     with Reach(cluster) as reach:
@@ -111,7 +111,7 @@ def on_master(cluster: Cluster, module: str, arguments: Sequence[str]) -> int:
 
 
 def script_command(first_line: bytes, arguments: str) -> str:
-    """The shell command that takes a script on stdin and runs it: its file is gone before its first line runs."""
+    """Return the shell command that reads a script from stdin and runs it. Its file is gone before it runs."""
     words = first_line[2:].decode(errors="replace").split() if first_line.startswith(b"#!") else ["/bin/sh"]
     run_it = f"exec {shlex.join(words)} /dev/fd/3 {arguments} </dev/null"
     return (
@@ -121,9 +121,9 @@ def script_command(first_line: bytes, arguments: str) -> str:
 
 
 def write_outputs(results: FanOut, folder: Path) -> None:
-    """A file per host and stream: `<address>` and, where there was any, `<address>.stderr`.
+    """Write a file per host and stream: `<address>`, and `<address>.stderr` if there was any.
 
-    Raises ClusterError once all are tried, if one cannot be written.
+    Raises ClusterError after trying all, if one cannot be written.
     """
     lost = {}
     for host, result in results.items():
@@ -160,7 +160,10 @@ def _command(cluster: Cluster, request: RunRequest) -> str:
 
 @contextlib.contextmanager
 def _input(request: RunRequest) -> Iterator[bytes | Path]:
-    """The input that every host reads from its beginning: what can be read once only is kept in a file first."""
+    """Yield the input that every host reads from its beginning.
+
+    Input that can be read only once goes to a file first.
+    """
     given = str(request.script) if request.script else request.stdin
     if not given:
         yield b""
@@ -179,7 +182,7 @@ def _input(request: RunRequest) -> Iterator[bytes | Path]:
 
 
 def _names(reach: Reach, results: FanOut) -> dict[Host, list[str]]:
-    """The names that hosts which answered have for themselves, long and short."""
+    """Return the names that the answering hosts have for themselves, long and short."""
     answered = [h for h, r in results.items() if r.exit_code is not None]
     answers = reach.run(answered, marked("uname -n"), limits=Limits(total_s=10))
     names = {h: name for h, r in answers.items() if (name := (said(r) or "").strip())}

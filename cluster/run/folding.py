@@ -1,4 +1,4 @@
-"""Many hosts' answers made short: own names masked, equal answers together, others as a difference to the majority."""
+"""Folding of many hosts' output: own names masked, equal outputs joined, others as a diff against the majority."""
 
 import difflib
 import re
@@ -11,13 +11,14 @@ from cluster.hostset import fold
 from cluster.ssh.result import FanOut, Result
 from cluster.terminal import painted
 
-_EXACT_DIFF = 1_000_000  # lines here times lines there: beyond that difflib takes seconds
+_EXACT_DIFF = 1_000_000  # product of both line counts: above it difflib takes seconds
 
 
 def folded(results: FanOut, *, diff: bool = False) -> str:
-    """Each different output once, under the hosts that gave it, the majority first; trouble named per host at the end.
+    """Return each distinct output once, below its hosts, the majority first, with the failures at the end.
 
-    diff: the others as what is gone (-) and new (+) against the majority's output.
+    Args:
+        diff: show the other outputs as lines missing (-) and added (+) against the majority's.
     """
     groups = results.groups()
     usual = _lines(groups[0][1]) if diff and groups and groups[0][1].exit_code is not None else None
@@ -25,16 +26,19 @@ def folded(results: FanOut, *, diff: bool = False) -> str:
 
 
 def masked(results: FanOut, names: Mapping[Host, Iterable[str]]) -> FanOut:
-    """The results with each host's own names and addresses replaced by `<host>`. Outputs on disk stay as they are."""
+    """Return the results with each host's own names and addresses replaced by `<host>`.
+
+    Outputs on disk stay unchanged.
+    """
     return FanOut(
         results.command, {h: r if r.more else _masked(r, {h.address, *names.get(h, ())}) for h, r in results.items()}
     )
 
 
 def changes(usual: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Lines that `usual` has and `other` has not (`- `), and the other way round (`+ `); "" where only order differs.
+    """Return the lines that only `usual` has (`- `) and that only `other` has (`+ `). Empty if only the order differs.
 
-    Long outputs are compared as bags of lines, in time linear in their length.
+    Long outputs are compared as multisets of lines, in time linear in their length.
     """
     start = next((i for i, (a, b) in enumerate(zip(usual, other, strict=False)) if a != b), min(len(usual), len(other)))
     end = next(

@@ -1,7 +1,7 @@
-"""The end of a run whose `inv run` was killed and could not end it: a shell waits beside it and does that then.
+"""Watcher that ends a run on the hosts if its `inv run` was killed: a shell that waits beside it.
 
-It reads from a pipe that only `inv run` holds. A word there says that all is over; an end without one says that nobody
-is left to end the run's processes on the hosts.
+The shell reads from a pipe that only `inv run` holds. A line means that the run is over. If the pipe closes without
+one, `inv run` has died, and the shell ends the run's processes on the hosts.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _WAIT = 'read -r over || exec "$@"'
 
 @contextlib.contextmanager
 def guarded(cluster: Cluster, hosts: Sequence[Host], run_id: str, *, sudo: bool) -> Iterator[None]:
-    """While it lasts, the death of this process ends the run's processes on the hosts."""
+    """Guard a run: until the context ends, the death of this process ends the run's processes on the hosts."""
     words = [sys.executable, "-m", "cluster.run.guard", run_id, str(int(sudo)), *(str(h.rank) for h in hosts)]
     waiting = subprocess.Popen(
         ["/bin/sh", "-c", _WAIT, "dlami-guard", *words],
@@ -29,7 +29,7 @@ def guarded(cluster: Cluster, hosts: Sequence[Host], run_id: str, *, sudo: bool)
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(ROOT), "CLUSTER": str(cluster.folder)},
-        start_new_session=True,  # Ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C must not end it
     )
     assert waiting.stdin
     try:
@@ -42,7 +42,7 @@ def guarded(cluster: Cluster, hosts: Sequence[Host], run_id: str, *, sudo: bool)
 
 
 def main(run_id: str, sudo: str, ranks: Sequence[str]) -> None:
-    """End what is left of a run on the hosts of these ranks."""
+    """End the remaining processes of a run on the hosts of these ranks."""
     cluster = load_cluster()
     with Reach(cluster) as reach:
         end_processes(reach, [h for h in cluster.hosts if str(h.rank) in ranks], run_id, sudo=sudo == "1")

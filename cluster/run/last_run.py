@@ -1,4 +1,4 @@
-"""The last fan-out, per cluster: what was run and where it failed, so that `@failed` means something later."""
+"""Record of the last fan-out of each cluster: the command and the failed hosts, for a later `@failed`."""
 
 import contextlib
 import hashlib
@@ -14,21 +14,21 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.user_folders import cache_folder
 
-_OUTPUT_KEPT_S = 24 * 3600  # how long an output that was too long for memory can be looked at
+_OUTPUT_KEPT_S = 24 * 3600  # how long an output on disk is kept
 _RECORD_KEPT_S = 90 * 24 * 3600
 
 
 def output_folder() -> Path:
-    """Where outputs go that are too long for memory. Those of yesterday are removed."""
+    """Return the folder for outputs that are too long for memory. Remove those older than a day."""
     folder = cache_folder() / "output"
     remove_older(folder, _OUTPUT_KEPT_S)
     return folder
 
 
 def remember(cluster: Cluster, command: str, failed: Iterable[Host]) -> None:
-    """Keep the last command and the hosts where it failed, for this user alone.
+    """Record the last command and the hosts where it failed, readable only by this user.
 
-    Where that cannot be written it says so: the answers do not depend on it.
+    If that cannot be written, print a warning: the results do not depend on it.
     """
     path = _file(cluster)
     try:
@@ -42,18 +42,18 @@ def remember(cluster: Cluster, command: str, failed: Iterable[Host]) -> None:
 
 
 def last_failed(cluster: Cluster) -> list[str] | None:
-    """Addresses of the hosts that failed last time, None if there was no last time."""
+    """Return the addresses of the hosts that failed last time, None if there was no last time."""
     record = _record(cluster)
     return None if record is None else list(record["failed"])
 
 
 def last_command(cluster: Cluster) -> str:
-    """The command of last time, "" if there was no last time or it was a script."""
+    """Return the last command, "" if there was none or it was a script."""
     return str((_record(cluster) or {}).get("command", ""))
 
 
 def remove_older(folder: Path, age_s: float) -> None:
-    """Remove the files of a folder that nobody has written to for so long."""
+    """Remove the files of a folder that have not been written to for so long."""
     with contextlib.suppress(OSError):
         for path in [*folder.iterdir()] if folder.is_dir() else []:
             with contextlib.suppress(OSError):

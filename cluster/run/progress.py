@@ -1,4 +1,4 @@
-"""What a fan-out shows while it runs: a line that is always up to date, or the hosts' own lines as they come."""
+"""Progress of a fan-out while it runs: a status line, or the hosts' own lines as they arrive."""
 
 import sys
 
@@ -13,21 +13,21 @@ _LONGEST = 8  # hosts named in the line
 
 
 class StatusLine:
-    """One line on the terminal, written over and over; nothing at all if stderr is no terminal."""
+    """Line on the terminal that is overwritten. Nothing is shown if stderr is no terminal."""
 
     def __init__(self) -> None:
         self.is_shown = sys.stderr.isatty()
 
     def update(self, progress: Progress) -> None:
-        """Show how far a fan-out is."""
+        """Show the progress of a fan-out."""
         self.show(status(progress))
 
     def show(self, text: str) -> None:
-        """Put this into the line."""
+        """Show this text in the line."""
         self._write(text[: terminal_size().columns - 1])
 
     def clear(self) -> None:
-        """Leave the terminal's line empty."""
+        """Clear the terminal's line."""
         self._write("")
 
     def _write(self, text: str) -> None:
@@ -38,7 +38,7 @@ class StatusLine:
 
 
 def status(progress: Progress) -> str:
-    """How far a fan-out is, in one line: hosts done, failed, and those that run longest with their seconds."""
+    """Return the progress in one line: hosts done, failed, and the longest running with their seconds."""
     text = f"{progress.done} of {counted(progress.hosts, 'host')} done"
     if progress.failed:
         text += f", {progress.failed} failed"
@@ -50,14 +50,14 @@ def status(progress: Progress) -> str:
 
 
 class Lines:
-    """Every host's lines as they come, whole, each after its host."""
+    """Printer of every host's complete lines as they arrive, each after its host."""
 
     def __init__(self, on_output: OnOutput = pass_on) -> None:
         self._on_output = on_output
         self._begun: dict[tuple[Host, str], list[bytes]] = {}  # the parts of a line that has not ended
 
     def took(self, host: Host, stream: str, data: bytes) -> None:
-        """Print the lines that are whole now; a long line's parts are put together once, at its end."""
+        """Print the lines that are complete now. The parts of a long line are joined once, at its end."""
         begun = self._begun.setdefault((host, stream), [])
         ended, newline, rest = data.rpartition(b"\n")
         if newline:
@@ -67,7 +67,7 @@ class Lines:
             begun.append(rest)
 
     def end(self) -> None:
-        """Print what came without a newline at its end."""
+        """Print output that has no newline at its end."""
         for (host, stream), parts in self._begun.items():
             self._print(host, stream, [b"".join(parts)] if parts else [])
         self._begun.clear()

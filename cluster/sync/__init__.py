@@ -1,1 +1,1 @@
-"""`inv sync`, and the operator's own code for `inv train.run`: what git tracks here, brought to the nodes."""
+"""`inv sync`, and the operator's own code for `inv train.run`: brings what git tracks here to the nodes."""

@@ -1,4 +1,4 @@
-"""A snapshot's files as one tar archive, for the way to the master."""
+"""Tar archive of a snapshot's files, for the transfer to the master."""
 
 import hashlib
 import io
@@ -11,12 +11,12 @@ from cluster.errors import ConfigError
 from cluster.sync.onhost.content import FILE, LINK, MODES, TIME
 from cluster.sync.snapshot import File, Snapshot
 
-_SAMPLE = 1 << 20  # bytes of an archive by which is told whether it is worth being compressed
+_SAMPLE = 1 << 20  # bytes of an archive that are compressed as a test
 _WORTH = 0.7
 
 
 def write_archive(snapshot: Snapshot, file: IO[bytes]) -> None:
-    """The archive; nothing in it but the snapshot's own bytes. Raises ConfigError if a file has changed since."""
+    """Write the snapshot's bytes, and nothing else, as an archive. Raises ConfigError if a file has changed since."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for one in snapshot.files:
             info = tarfile.TarInfo(one.path)
@@ -30,14 +30,14 @@ def write_archive(snapshot: Snapshot, file: IO[bytes]) -> None:
 
 
 def is_worth_compressing(path: Path) -> bool:
-    """Whether an archive gets so much smaller that a slow line to the master gains by it."""
+    """Return True if the archive shrinks enough that compressing it saves time on a slow connection."""
     with path.open("rb") as file:
         sample = file.read(_SAMPLE)
     return len(zlib.compress(sample, 1)) < _WORTH * len(sample)
 
 
 def compressed(path: Path) -> Path:
-    """The archive made smaller, beside it."""
+    """Return a compressed copy of the archive, in the same folder."""
     import gzip
     import shutil
 

@@ -1,4 +1,4 @@
-"""A snapshot brought to the master over the open connection: nothing is sent that is there already."""
+"""Delivery of a snapshot to the master over the open connection. Nothing is sent that is already there."""
 
 import base64
 import os
@@ -26,23 +26,23 @@ _SENDING = Limits(total_s=3600)
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
-    """Code that is on the master's shared folder, whole."""
+    """Code that is complete on the master's shared folder."""
 
-    digest: str  # of the snapshot: what a job keeps
+    digest: str  # of the snapshot; a job keeps it
     content: str  # of its files alone
     folder: str  # on the master
     was_there: bool  # nothing had to be sent
 
     @property
     def archive(self) -> str:
-        """Its files, on the master."""
+        """Return the path of the archive of its files on the master."""
         return f"{self.folder}/{self.content}.tar"
 
 
 def deliver(reach: Reach, cluster: Cluster, snapshot: Snapshot) -> Delivered:
     """Bring a snapshot to the master's shared folder, unless it is there. Raises ClusterError, ConfigError.
 
-    What is interrupted leaves nothing that could be taken for the whole.
+    An interrupted delivery leaves nothing that could be mistaken for a complete one.
     """
     answer = _ask(reach, cluster, _store(cluster, snapshot))
     was_there = bool(answer["is_there"])
@@ -56,7 +56,7 @@ def deliver(reach: Reach, cluster: Cluster, snapshot: Snapshot) -> Delivered:
 
 
 def description(snapshot: Snapshot) -> dict[str, Any]:
-    """What a job's `code.json` says of its code, and the difference from its commit."""
+    """Return the content of a job's `code.json`, and the difference from the commit."""
     return {
         "digest": snapshot.digest,
         "content": snapshot.content,
@@ -86,7 +86,7 @@ def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
 
 
 def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> None:
-    """The archive, to a file on the master that is not there if it is not all of it."""
+    """Send the archive to a file on the master. The file is removed if it did not arrive completely."""
     handle, name = tempfile.mkstemp(prefix="code-", dir=scratch.folder())
     path = Path(name)
     try:

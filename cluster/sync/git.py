@@ -1,4 +1,4 @@
-"""What git says of a folder: its repository, what is tracked, what is not, how it differs from the last commit."""
+"""Queries to git about a folder: its repository, tracked and untracked files, the difference from the last commit."""
 
 import os
 import subprocess
@@ -8,43 +8,47 @@ from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError
 
-_LIMIT_S = 60.0  # a repository on a slow network folder; one that takes longer is not answered at all
+_LIMIT_S = 60.0  # enough for a repository on a slow network folder; one that takes longer counts as hanging
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository that is checked out."""
+    """Git repository that is checked out."""
 
     root: Path
 
     def tracked(self) -> tuple[str, ...]:
-        """The paths that git tracks, also those of submodules, relative to the root; not all need to be there."""
+        """Return the tracked paths relative to the root, including those of submodules. Some files may be missing."""
         return self._paths("ls-files", "-z", "--cached", "--recurse-submodules")
 
     def untracked(self) -> tuple[str, ...]:
-        """What git would offer to add: files, and folders as `name/` of which it tracks nothing."""
+        """Return the untracked paths that git would add: files, and folders without tracked files as `name/`."""
         return self._paths("ls-files", "-z", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
 
     def untracked_in(self, path: str, standing: Path, *, ignored: bool = False) -> tuple[str, ...]:
-        """The untracked files that a path or a pattern means to who stands in a folder; or the ignored ones, too."""
+        """Return the untracked files that a path or pattern, typed in the folder `standing`, matches.
+
+        Args:
+            ignored: include the files that git ignores.
+        """
         which = [] if ignored else ["--exclude-standard"]
         return self._paths("ls-files", "-z", "--others", *which, "--full-name", "--", path, standing=standing)
 
     def is_tracked(self, path: str, standing: Path) -> bool:
-        """Whether git tracks something that this path or pattern means."""
+        """Return True if this path or pattern matches any tracked file."""
         return bool(self._paths("ls-files", "-z", "--cached", "--full-name", "--", path, standing=standing))
 
     def revision(self) -> str:
-        """The commit that is checked out, its first 12 digits; "" where there is none yet."""
+        """Return the first 12 digits of the commit that is checked out, "" if there is none yet."""
         said = _git(self.root, "rev-parse", "--short=12", "--verify", "-q", "HEAD")
         return said.stdout.decode().strip() if said.returncode == 0 else ""
 
     def changed(self) -> tuple[str, ...]:
-        """The tracked paths that differ from the last commit."""
+        """Return the tracked paths that differ from the last commit."""
         return self._paths("diff", "-z", "--name-only", "--no-renames", "HEAD")
 
     def difference(self, without: Sequence[str] = ()) -> bytes:
-        """How the tracked files differ from the last commit, but for some paths."""
+        """Return the difference of the tracked files from the last commit, without some paths."""
         leave_out = [f":(top,exclude,literal){path}" for path in without]
         return self._said("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ":(top)", *leave_out)
 
@@ -59,7 +63,7 @@ class Repository:
 
 
 def repository_of(folder: Path) -> Repository | None:
-    """The repository in which a folder is, None if in none. Raises ConfigError for one that git does not open."""
+    """Return the repository that the folder is in, None if in none. Raises ConfigError if git cannot open it."""
     said = _git(folder, "rev-parse", "--show-toplevel")
     if said.returncode == 0:
         return Repository(Path(os.fsdecode(said.stdout.removesuffix(b"\n"))))

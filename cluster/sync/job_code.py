@@ -1,4 +1,4 @@
-"""A job's folder gets its code: what was delivered to the shared folder, as ranks run it. Runs on the master."""
+"""Code in a job's folder: copied from the shared folder in the form that ranks run. Runs on the master."""
 
 import base64
 import json
@@ -17,12 +17,12 @@ from cluster.sync.onhost.store import archive_path, description_path, folder_in
 from cluster.typed import from_json
 
 _FILE = "code.json"
-_WRITERS = 16  # a shared folder takes milliseconds for each file, and many at once
+_WRITERS = 16  # a shared folder takes milliseconds per file, but many at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCode:
-    """The operator's code that a job has, as `code.json` says it."""
+    """Operator's code of a job, from `code.json`."""
 
     revision: str  # the commit, with `+changes` if files differed from it; "" outside git
     content: str  # digest of its files, whatever the commit
@@ -32,7 +32,7 @@ class OwnCode:
 
 
 def read_code(job_folder: Path) -> OwnCode | None:
-    """Of the job in this folder; None if none was taken along, or this user may not read it."""
+    """Return the code of the job in this folder. None if it has none, or this user may not read it."""
     try:
         return from_json(OwnCode, json.loads(trusted_files.read_file(job_folder / _FILE)))
     except (OSError, ValueError, RecursionError):
@@ -40,10 +40,10 @@ def read_code(job_folder: Path) -> OwnCode | None:
 
 
 def put_code(job_folder: Path, shared: Path, digest: str) -> None:
-    """`code.tar`, `code.json` and `code.diff`, and `code/` unless hosts have it on their own disks.
+    """Write `code.tar`, `code.json` and `code.diff`, and `code/` unless hosts have it on their own disks.
 
-    The bytes that are in them stay, whatever is delivered or forgotten later, and are this user's alone to read.
-    Raises ClusterError, OSError.
+    Their content stays, whatever is delivered or removed later. Only this user may read it. Raises ClusterError,
+    OSError.
     """
     kept = folder_in(str(shared))
     try:
@@ -61,7 +61,7 @@ def put_code(job_folder: Path, shared: Path, digest: str) -> None:
 
 
 def _link(archive: str, place: Path) -> None:
-    """The same file under another name; a copy where there are too many names, or none are allowed."""
+    """Link the archive to a second name, or copy it if it has too many links, or links are not allowed."""
     place.unlink(missing_ok=True)
     try:
         os.link(archive, place)
@@ -73,7 +73,7 @@ def _link(archive: str, place: Path) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """A folder of what is in the archive. What is interrupted leaves a job's folder that is thrown away."""
+    """Unpack the archive into a folder. If this is interrupted, the whole job's folder is discarded."""
     folder.mkdir(mode=0o700)
     with tarfile.open(archive) as opened, ThreadPoolExecutor(_WRITERS) as writers:
         waiting: list[Future[None]] = []
@@ -87,7 +87,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _write(path: Path, member: tarfile.TarInfo, data: bytes) -> None:
-    """A file or link of an archive. No member is behind a link: git tracks none there."""
+    """Write a file or link of the archive. No member lies behind a link: git tracks none there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.issym():
         path.symlink_to(member.linkname)

@@ -1,4 +1,4 @@
-"""This project on hosts that lack it, brought with the command that starts a training."""
+"""Delivery of this project to hosts that lack it, by the command that starts a training."""
 
 import shlex
 import sys
@@ -15,8 +15,8 @@ from cluster.sync import project
 
 _LOOK, _MAKING = Limits(connect_s=5, total_s=30), Limits(total_s=120)
 _CODE, _PYTHON, _BARE = "code", "python", "bare"
-BARE = ".venv/.bare"  # in the project's folder: that environment has no packages; the installer takes it away
-# Supervisors and ranks' wrappers need no package, so a program of one's own runs with any Python that is new enough.
+BARE = ".venv/.bare"  # in the project's folder: marks an environment without packages; the installer removes it
+# Supervisors and ranks' wrappers need no package, so the operator's program runs with any Python that is new enough.
 _MAKE = f"""cd {{project}} || exit 1
 for python in python3.12 python3.11 python3 /opt/pytorch/bin/python; do
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
@@ -28,8 +28,11 @@ echo "there is no Python 3.11 or newer" >&2; exit 1"""
 def bring_project(cluster: Cluster, hosts: Sequence[Host], *, needs_packages: bool, dry_run: bool = False) -> None:
     """Bring the project, and an interpreter for it, to those of these hosts and the master that lack it.
 
-    needs_packages: by a trainer of this project, which takes minutes to install. Raises ConfigError, also where
-    something is missing and `dry_run` forbids to bring it. Unreachable hosts are ignored here: the look finds them.
+    Raises ConfigError, also if something is missing and `dry_run` forbids to bring it. Unreachable hosts are ignored
+    here: the health check finds them.
+
+    Args:
+        needs_packages: the training is a trainer of this project, whose packages take minutes to install.
     """
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
     with Reach(cluster) as reach:
@@ -59,7 +62,7 @@ def _what_is_there(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> dic
 
 
 def _sync(cluster: Cluster, hosts: Sequence[Host]) -> None:
-    # Forced: no job goes on where the project is not, and its list of jobs cannot be asked for.
+    # Forced: no job runs where the project is missing, and its jobs cannot be listed.
     done = project.sync(cluster, ",".join(h.address for h in hosts), dry_run=False, force=True)
     if failed := [one for one in done if one.error]:
         raise ClusterError(f"this project could not be brought:\n{project.lines(failed)}")

@@ -1,4 +1,4 @@
-"""Large code on each host's own disk: from the shared folder to one host, from there by the broadcast to the others."""
+"""Large code on each host's own disk: sent from the shared folder to one host, and broadcast from there."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from cluster.sync.onhost.own_disk import FOLDER, archive_in, copy_in, kept_in
 
 _PROGRAM = "cluster.sync.onhost.own_disk"
 _LOOK = Limits(total_s=60)
-_MAKING = Limits(total_s=600)  # a copy of thousands of files on a disk that others use
-_KEEPING = Limits(connect_s=5, total_s=30)  # all of them are read
+_MAKING = Limits(total_s=600)  # a copy of thousands of files on a busy disk
+_KEEPING = Limits(connect_s=5, total_s=30)  # all files are read
 _IS_THERE = "there"
 
 
 class NotBrought(ClusterError):
-    """Hosts that do not have the code, and why."""
+    """Error for hosts that do not have the code, with the reasons."""
 
     def __init__(self, why: Mapping[str, str]) -> None:
         same: dict[str, list[str]] = {}
@@ -36,17 +36,19 @@ class NotBrought(ClusterError):
 
 @dataclass(frozen=True)
 class Brought:
-    """Where code is on each host's own disk."""
+    """Paths of code on each host's own disk."""
 
     archive: str
     folder: str  # the job's copy; "" without one
 
 
 def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], archive: str, content: str, job: str = "") -> Brought:
-    """Have the code on these hosts' own disks: for a job a copy there in which its ranks run, else the archive.
+    """Bring the code to these hosts' own disks. With a job, each host gets a copy for its ranks, else the archive.
 
-    archive: on the cluster's first host, which passes it on. Nothing is sent to hosts that have the content already.
-    Raises NotBrought.
+    Nothing is sent to hosts that already have the content. Raises NotBrought.
+
+    Args:
+        archive: path on the cluster's first host, which sends it to the others.
     """
     head, wanted = cluster.master, {h.address for h in hosts}
     everybody = (head, *(h for h in hosts if h.address != head.address))
@@ -67,14 +69,15 @@ def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], archive: str, c
 
 
 def keep(reach: Reach, hosts: Sequence[Host], content: str, job: str) -> None:
-    """A job has ended: where nothing was written into its copies they are kept, and become the next job's at once."""
+    """Keep the copies of a job that has ended, if the job wrote nothing into them. The next job can then use them."""
     ask(reach, hosts, program(_PROGRAM, "keep", content, job), limits=_KEEPING)
 
 
 def _look(content: str, job: str) -> str:
-    """A shell's text that says where a host has code, and whether it has this one; a kept copy becomes the job's.
+    """Return the shell command that prints the folder of code, and whether the host has this content.
 
-    It starts no Python: of the time until a job begins that would be the most.
+    With a job, a kept copy becomes the job's. The command starts no Python, which would take most of the time until a
+    job begins.
     """
     own, copied, kept = (
         shlex.quote(path) for path in (archive_in(".", content), copy_in(".", job), kept_in(".", content))
@@ -89,7 +92,7 @@ def _look(content: str, job: str) -> str:
 def _send(
     reach: Reach, cluster: Cluster, lacking: Sequence[Host], archive: str, content: str, job: str, made: Brought
 ) -> dict[str, str]:
-    """Bring it to hosts that lack it; those that do not have it then, by address with why."""
+    """Send the code to hosts that lack it. Return the reasons of the hosts that still lack it, by address."""
     if not lacking:
         return {}
     head = cluster.master

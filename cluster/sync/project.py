@@ -1,4 +1,4 @@
-"""`inv sync`: this project onto the nodes, where its jobs' supervisors run, from a checkout or an installed package."""
+"""`inv sync`: copies this project to the nodes for the jobs' supervisors, from a checkout or an installed package."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ _LIMITS = Limits(total_s=300)
 
 @dataclass(frozen=True)
 class Synced:
-    """How it went on one host, or how it would."""
+    """Result of a sync on one host, or of its dry run."""
 
     host: Host
     error: str = ""
-    changed: int = 0  # files that are new or not as they were
+    changed: int = 0  # files that are new or differ
     removed: int = 0
     some: tuple[str, ...] = ()  # their names
-    needs_install: bool = False  # its environment is not the one of these files
-    services: str = ""  # of a stack's node: "missing" or "started"; "" where they were there
+    needs_install: bool = False  # its environment does not match these files
+    services: str = ""  # of a stack's node: "missing" or "started"; "" if they were there
 
     def record(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return this result as a dict for JSON."""
         return {
             "host": self.host.address,
             "rank": self.host.rank,
@@ -61,11 +61,14 @@ class Synced:
 
 
 def sync(cluster: Cluster, which: str | None, *, dry_run: bool, force: bool) -> tuple[Synced, ...]:
-    """Make the project on these hosts what this checkout is; how it went on each.
+    """Make the project on these hosts equal to this checkout. Return a result for each host.
 
-    All of them have all of it before the first of their files is changed. Nodes of a stack that have booted without it
-    have its services started. dry_run: only what would be changed. force:
-    also under jobs that go on. Raises ConfigError before anything is changed.
+    All hosts receive all files before the first file is changed. If a stack's node booted without the project, its
+    services are started. Raises ConfigError before anything is changed.
+
+    Args:
+        dry_run: only report what would be changed.
+        force: change the project even while jobs run.
     """
     hosts = hostset.select(cluster.hosts, which, failed=last_failed(cluster))
     with project_folder() as folder, Reach(cluster) as reach:
@@ -92,7 +95,7 @@ def sync(cluster: Cluster, which: str | None, *, dry_run: bool, force: bool) -> 
 
 
 def lines(done: Sequence[Synced]) -> str:
-    """A line per host that differs from the others, equal ones together."""
+    """Return one line per distinct result, with the hosts that share it."""
     same: dict[str, list[str]] = {}
     for one in done:
         same.setdefault(str(one), []).append(one.host.address)
@@ -100,7 +103,7 @@ def lines(done: Sequence[Synced]) -> str:
 
 
 def what_next(cluster: Cluster, done: Sequence[Synced]) -> str:
-    """What is still to be done by hand; "" if nothing is."""
+    """Return what the operator still has to do, "" if nothing."""
     hosts = [one.host.address for one in done if one.needs_install and not one.error]
     if not hosts:
         return ""
@@ -110,7 +113,7 @@ def what_next(cluster: Cluster, done: Sequence[Synced]) -> str:
 def _asked(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], snapshot: Snapshot, *, is_there: bool = False
 ) -> tuple[Synced, ...]:
-    """What differs on each host; if all of it is there, made equal."""
+    """Return the differences on each host. With `is_there`, the hosts have the content and make the project equal."""
     content = snapshot.content if is_there else ""
     asked = program("cluster.sync.onhost.project", cluster.project, snapshot.rows, content)
     results, answers = ask(reach, hosts, asked, limits=_LIMITS)
@@ -122,7 +125,7 @@ def _synced(host: Host, said: Mapping[str, Any]) -> Synced:
 
 
 def _refuse_under_jobs(reach: Reach, cluster: Cluster) -> None:
-    """Raises ConfigError while jobs go on: their supervisors read modules when they need them."""
+    """Raise ConfigError while jobs run: their supervisors import modules of the project when they need them."""
     try:
         jobs = Jobs(reach, cluster).list().jobs
     except ClusterError:

@@ -1,9 +1,9 @@
-"""What never leaves this machine: files with secrets, told by their names and by what is in them, and large ones."""
+"""Secret scan: finds files that must not leave this machine, by their name, content or size."""
 
 import fnmatch
 import re
 
-LARGEST = 50_000_000  # bytes of one file: what is larger is data, and data has its own way to the hosts
+LARGEST = 50_000_000  # bytes of one file: a larger one is data, which other commands bring to the hosts
 
 _BY_NAME = {
     "an environment file": (".env", ".env.*", "*.env", ".envrc"),
@@ -23,21 +23,21 @@ _BY_NAME = {
     "a state of Terraform's, with all its secrets": ("*.tfstate", "*.tfstate.backup"),
 }
 _FOLDERS = {".ssh": "a private key's folder", ".gnupg": "a private key's folder", ".aws": "a credentials folder"}
-_SECRETS_FOLDERS = ("secrets", ".secrets")  # which may hold programs, too
+_SECRETS_FOLDERS = ("secrets", ".secrets")  # folders that may hold programs, too
 _OF_SECRETS = (".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".token")
 _NO_SECRET = (".example", ".sample", ".template", ".dist", ".tmpl", ".py", ".pyi", ".md", ".rst", ".go", ".rs", ".pub")
-"""How names end that say what a secret looks like, or are programs that deal with some: their content decides."""
+"""Suffixes of examples of secrets, and of programs that handle secrets: their content decides."""
 
-_GAP = rb"(?>\\[rn]|[^A-Za-z0-9\\]){0,40}+"  # between a key's lines, also in a string, a list or a difference
+_GAP = rb"(?>\\[rn]|[^A-Za-z0-9\\]){0,40}+"  # between a key's lines, also in a string, a list or a diff
 _PRIVATE_KEY = (
     rb"-----BEGIN (?>[A-Z0-9]+ ){0,3}?PRIVATE KEY(?: BLOCK)?-----"
-    + (_GAP + rb"(?>[A-Z][\w-]{2,30}: [^\n\\]{0,200}){0,1}") * 3  # its headers, where it has some
+    + (_GAP + rb"(?>[A-Z][\w-]{2,30}: [^\n\\]{0,200}){0,1}") * 3  # its headers, if it has any
     + _GAP
     + rb"[A-Za-z0-9+/]{32}"
 )
 _SECRET_KEY = rb"(?i:secret_?access_?key|aws_secret_key)[\"']?\s{0,8}[:=]\s{0,8}[\"']?"
-_DRAWN = rb"(?=[\w-]{0,39}\d)(?=[\w-]{0,39}[A-Z])[\w-]{40}"  # by chance: no row of x, no words
-_BY_CONTENT = (  # what it is, how it begins, and what decides from there
+_DRAWN = rb"(?=[\w-]{0,39}\d)(?=[\w-]{0,39}[A-Z])[\w-]{40}"  # random characters: not a row of x, no words
+_BY_CONTENT = (  # kind, beginnings, and the pattern that decides from there
     ("a private key", (b"-----BEGIN ",), _PRIVATE_KEY),
     ("a private key", (b"PuTTY-User-Key-File-",), rb"PuTTY-User-Key-File-\d: \S+\r?\n[-+ ]?Encryption: "),
     (
@@ -69,7 +69,7 @@ _PASSWORD = re.compile(rb"://[^/\s:@$]+:[^/\s@$]+@")
 
 
 def by_name(path: str) -> str:
-    """Why a file of this path is refused whatever is in it; "" if it is not."""
+    """Return why a file of this path is refused, whatever its content. "" if it is not."""
     *folders, name = path.lower().split("/")
     for folder in folders:
         if folder in _FOLDERS:
@@ -83,23 +83,27 @@ def by_name(path: str) -> str:
 
 
 def _is_called(below: str, pattern: str) -> bool:
-    """below: the file's name with the folder that it is in; most patterns are of the name alone."""
+    """Return True if the pattern matches the file's name, or its folder and name if the pattern has a slash.
+
+    Args:
+        below: the file's name with the folder that it is in.
+    """
     return fnmatch.fnmatchcase(below if "/" in pattern else below.rpartition("/")[2], pattern)
 
 
 def by_size(size: int) -> str:
-    """Why a file of so many bytes is refused; "" if it is not."""
+    """Return why a file of so many bytes is refused, "" if it is not."""
     return f"{size / 1e6:,.0f} MB, more than {LARGEST / 1e6:.0f}" if size > LARGEST else ""
 
 
 def by_content(data: bytes) -> str:
-    """Why a file with these bytes is refused; "" if it is not."""
+    """Return why a file with these bytes is refused, "" if it is not."""
     found = secret_in(data)
     return f"{found[0]} is in it" if found else ""
 
 
 def secret_in(data: bytes) -> tuple[str, int] | None:
-    """What kind of secret these bytes hold, and where; None for none that has a form."""
+    """Return the kind and the offset of a secret in these bytes, None if no pattern matches."""
     for why, sign, pattern in _PATTERNS:
         at = data.find(sign)
         while at >= 0:
@@ -110,13 +114,16 @@ def secret_in(data: bytes) -> tuple[str, int] | None:
 
 
 def secret_or_password_in(data: bytes) -> tuple[str, int] | None:
-    """The same, and a password in an address: of these code and its manuals are too full to be refused for one."""
+    """Return the kind and the offset of a secret, or of a password in a URL.
+
+    Code and manuals have too many such URLs to be refused for one.
+    """
     found = _PASSWORD.search(data)
     return secret_in(data) or (("a password in an address", found.start()) if found else None)
 
 
 def without_secrets(difference: bytes) -> bytes:
-    """What `git diff` says, but for the parts of files in whose old or new lines a secret is."""
+    """Return the output of `git diff` without the parts of files that have a secret in old or new lines."""
     parts = re.split(rb"^(?=diff --git )", difference, flags=re.M)
     return b"".join(_head(part) if by_content(part) else part for part in parts)
 

@@ -1,4 +1,4 @@
-"""Files that were looked at before and have not changed since are not read again, as git's index has it."""
+"""Cache of the secret scan: files that are unchanged since the last scan are not read again, as in git's index."""
 
 import contextlib
 import hashlib
@@ -15,20 +15,20 @@ from cluster.sync import refused
 from cluster.user_folders import cache_folder
 
 _KEPT_S = 90 * 24 * 3600
-_SETTLED_NS = 2_000_000_000  # one that changed so shortly before may change again without its times telling
+_SETTLED_NS = 2_000_000_000  # a file that changed so recently may change again with the same times
 
 
 class Remembered:
-    """What is known of the files of a folder that were found harmless: their digests, by path, size, times and node."""
+    """Cache of the files of a folder that were found harmless: their digests, by path, size, times and inode."""
 
     def __init__(self, root: Path) -> None:
-        rules = Path(refused.__file__).read_bytes()  # what newer rules say, nobody knows yet
+        rules = Path(refused.__file__).read_bytes()  # newer rules need a new scan
         self._path = cache_folder() / "code" / hashlib.sha256(os.fsencode(root) + b"\0" + rules).hexdigest()[:24]
         self._known = _read(self._path)
         self._seen: dict[str, list[Any]] = {}
 
     def digest_of(self, name: str, s: os.stat_result) -> str:
-        """The file's digest, "" if it has to be read."""
+        """Return the file's digest, "" if the file has to be read."""
         known = self._known.get(name)
         if known and known[0] == _state(s):
             self._seen[name] = known
@@ -36,12 +36,12 @@ class Remembered:
         return ""
 
     def note(self, name: str, s: os.stat_result, digest: str) -> None:
-        """A file that was read, and how it was before that."""
+        """Add a file that was read, with its state before that."""
         if time.time_ns() - max(s.st_mtime_ns, s.st_ctime_ns) > _SETTLED_NS:
             self._seen[name] = [_state(s), digest]
 
     def keep(self) -> None:
-        """For the next time; without a word where that cannot be."""
+        """Write the cache for the next scan. Ignores an OSError."""
         if self._seen == self._known:
             return
         with contextlib.suppress(OSError):

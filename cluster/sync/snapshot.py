@@ -1,4 +1,4 @@
-"""The operator's code as it is now: what git tracks, with local changes; nothing that is secret, nothing too large."""
+"""Snapshot of the operator's code: what git tracks, with local changes, without secrets and large files."""
 
 import fnmatch
 import functools
@@ -19,62 +19,62 @@ from cluster.sync.remembered import Remembered
 from cluster.terminal import counted
 
 LARGE_BYTES, LARGE_FILES = 20_000_000, 2000
-"""A snapshot of more is brought to each host's own disk; a shared folder takes milliseconds for every file."""
+"""Limits above which a snapshot goes to each host's own disk: a shared folder takes milliseconds for every file."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class File:
-    """A file or a link of a snapshot."""
+    """File or link of a snapshot."""
 
     path: str  # relative to the root
-    kind: str  # one of those in onhost/content.py
+    kind: str  # one of the kinds in onhost/content.py
     size: int
     digest: str  # SHA-256 of its bytes, or of a link its target as `-> target`
 
     def row(self) -> Row:
-        """As hosts take it."""
+        """Return the file as a row for the hosts."""
         return [self.path, self.kind, self.size, self.digest]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A folder's code at one moment. The bytes are read again when they are sent, and must be the same."""
+    """Code of a folder at one moment. The bytes are read again when they are sent, and must not have changed."""
 
     root: Path
     files: tuple[File, ...]
     below: str = ""  # the folder that the operator stood in, relative to the root
     revision: str = ""  # the commit, with `+changes` if files differ from it; "" outside git
-    difference: bytes = b""  # from that commit, as `git diff` says it
-    untracked: tuple[str, ...] = ()  # what was there and left out
+    difference: bytes = b""  # from that commit, as `git diff` prints it
+    untracked: tuple[str, ...] = ()  # untracked paths that were left out
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(f.size for f in self.files)
 
     @property
     def is_large(self) -> bool:
-        """Whether ranks run it from their host's own disk."""
+        """Return True if the code is so large that ranks run it from their host's own disk."""
         return self.size > LARGE_BYTES or len(self.files) > LARGE_FILES
 
     @functools.cached_property
     def rows(self) -> list[Row]:
-        """What it consists of."""
+        """Return the rows of all files."""
         return [f.row() for f in self.files]
 
     @functools.cached_property
     def content(self) -> str:
-        """The name of its files' content, whatever the commit."""
+        """Return the digest of the files' content, which does not depend on the commit."""
         return digest_of(self.rows)
 
     @functools.cached_property
     def digest(self) -> str:
-        """The name of all of it: content, commit, difference, and where the operator stood."""
+        """Return the digest of content, commit, difference, untracked names, and the operator's folder."""
         about = [self.content, self.below, self.revision, self.untracked]
         return hashlib.sha256(json.dumps(about).encode() + self.difference).hexdigest()[:40]
 
     def described(self) -> str:
-        """A line of what is taken, and one of what is not."""
+        """Return one line about the files that are taken, and one about those that are not."""
         lines = [
             f"code: {counted(len(self.files), 'file')}, {self.size / 1e6:,.1f} MB of {self.root}"
             + (f", {self.revision}" if self.revision else "")
@@ -86,10 +86,13 @@ class Snapshot:
 
 
 def take(folder: Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Snapshot:
-    """What git tracks in the repository of a folder as it is there now, and what is included of the rest.
+    """Return a snapshot of the tracked files of the folder's repository, and of the included other files.
 
-    include: paths and patterns as they are typed in that folder; exclude: names and paths of files to leave out.
-    Raises ConfigError: outside git where nothing is included, and for files that must not leave this machine.
+    Raises ConfigError outside git if nothing is included, and for files that must not leave this machine.
+
+    Args:
+        include: paths and patterns, as typed in that folder.
+        exclude: names and paths of files to leave out.
     """
     folder = folder.resolve()
     repository = repository_of(folder)
@@ -124,19 +127,22 @@ def take(folder: Path, include: Sequence[str] = (), exclude: Sequence[str] = ())
 
 
 def take_all(folder: Path) -> Snapshot:
-    """Return all files of a folder, whatever git says of one above it; caches and environments apart."""
+    """Return a snapshot of all files of a folder, tracked or not, but not of caches and environments."""
     return Snapshot(root=folder, files=_looked_at(folder, sorted(_all_files(folder))))
 
 
 def _difference(repository: Repository, changed: Sequence[str], exclude: Sequence[str]) -> bytes:
-    """From the last commit, without what is secret or was left out: it may be in lines that were removed."""
+    """Return the difference from the last commit, without excluded files and files with secrets.
+
+    Removed lines may hold secrets, too.
+    """
     kept = set(_without(changed, exclude))
     hidden = [name for name in changed if name not in kept or refused.by_name(name)]
     return refused.without_secrets(repository.difference(without=hidden))
 
 
 def _tracked_or_included(repository: Repository, folder: Path, include: Sequence[str]) -> Iterator[str]:
-    """What git tracks, and the untracked files that are included; ignored ones where a path means nothing else."""
+    """Yield the tracked files, and the included untracked ones. Ignored files are included if no other matches."""
     yield from repository.tracked()
     for asked in include:
         found = repository.untracked_in(asked, folder)
@@ -148,7 +154,7 @@ def _tracked_or_included(repository: Repository, folder: Path, include: Sequence
 
 
 def _all_files(folder: Path) -> Iterator[str]:
-    """The paths of all files below a folder that is in no repository, but for caches and environments."""
+    """Yield the paths of all files below a folder that is in no repository, without caches and environments."""
 
     def complain(e: OSError) -> None:
         raise ConfigError(f"{e.filename}: {(e.strerror or str(e)).lower()}")
@@ -161,7 +167,7 @@ def _all_files(folder: Path) -> Iterator[str]:
 
 
 def _without(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
-    """The paths that no pattern means, neither whole nor by one of its parts."""
+    """Return the paths that no pattern matches, neither as a whole nor in one of their parts."""
     patterns = [x.removeprefix("./").rstrip("/") for x in exclude]
 
     def is_out(name: str) -> bool:
@@ -173,7 +179,10 @@ def _without(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
 
 
 def _looked_at(root: Path, names: Sequence[str]) -> tuple[File, ...]:
-    """The files of these names that are there. Raises ConfigError that names those which must not leave."""
+    """Return the files of these names that exist.
+
+    Raises ConfigError with the files that must not leave this machine.
+    """
     bad: list[str] = []
     files: list[File] = []
     remembered = Remembered(root)
@@ -184,7 +193,7 @@ def _looked_at(root: Path, names: Sequence[str]) -> tuple[File, ...]:
         try:
             found = _look(root, name, remembered)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # removed since git was told of it: a local change like others
+            continue  # tracked but removed: a local change like others
         except OSError as e:
             raise ConfigError(f"{root / name}: {(e.strerror or str(e)).lower()}") from e
         if isinstance(found, str):
@@ -206,7 +215,7 @@ def _looked_at(root: Path, names: Sequence[str]) -> tuple[File, ...]:
 
 
 def _look(root: Path, name: str, remembered: Remembered) -> File | str | None:
-    """A file, or why it is refused; None for what is neither file nor link."""
+    """Return a file, or why it is refused. None if it is neither a file nor a link."""
     path = root / name
     s = path.lstat()
     if why := refused.by_name(name):
@@ -230,7 +239,10 @@ def _look(root: Path, name: str, remembered: Remembered) -> File | str | None:
 
 
 def _is_in_real_folders(root: Path, name: str, known: dict[str, bool]) -> bool:
-    """Whether no folder above is a link, which may lead out of the repository: git takes what is behind for removed."""
+    """Return True if no folder above is a link, which may lead out of the repository.
+
+    Git takes files behind such a link for removed.
+    """
     folder = name.rpartition("/")[0]
     if not folder:
         return True

@@ -1,1 +1,1 @@
-"""What of it runs on hosts: the archives on the shared folder, each host's own copy, the project's folder."""
+"""Sync programs that run on hosts: archives on the shared folder, each host's own copy, the project's folder."""

@@ -1,4 +1,4 @@
-"""What a snapshot consists of, as rows that JSON takes, and the digest that names it. Here and on every host."""
+"""Content of a snapshot: rows for JSON, and the digest that names it. Runs here and on every host."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-Row = Sequence[
-    Any
-]  # path, kind (one of those below), size in bytes, SHA-256 of its bytes; of a link its target instead
+# Path, kind (one of those below), size in bytes, SHA-256 of its bytes; for a link its target instead.
+Row = Sequence[Any]
 FILE, PROGRAM, LINK = "f", "x", "l"
 MODES = {FILE: 0o644, PROGRAM: 0o755}
-TIME = 1_000_000_000  # when every file of a copy was changed last, in seconds: one that is newer was changed there
+TIME = 1_000_000_000  # mtime of every file of a copy, in seconds: a file with another one was changed there
 
 
 def digest_of(rows: Sequence[Row]) -> str:
-    """The name of this content: equal files of equal names and kinds have the same, whenever and wherever."""
+    """Return the digest of this content. It is the same for equal files with equal names and kinds."""
     digest = hashlib.sha256()
     for row in sorted(list(row) for row in rows):
         digest.update(json.dumps(row).encode() + b"\n")
@@ -24,5 +23,5 @@ def digest_of(rows: Sequence[Row]) -> str:
 
 
 def link_digest(target: str) -> str:
-    """What stands in a link's row for its bytes."""
+    """Return the text that a link's row has instead of a digest."""
     return f"-> {target}"

@@ -1,8 +1,8 @@
 """Code on a host's own disk: for each job a copy in which its ranks run. Runs on every host.
 
-A copy is made once, whole or not there, and then belongs to the job: what its program writes beside its code stays,
-and its next attempt finds it. One in which nothing was written when the job has ended is kept, and becomes the next
-job's of the same content by another name. The host from which the others get the code has it as an archive, too.
+A copy is made once, atomically, and then belongs to the job: files that its program writes beside its code stay, and
+the job's next attempt finds them. If the job has written nothing into the copy, the copy is kept when the job ends. It
+is renamed for the next job of the same content. The host from which the others get the code keeps an archive, too.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from cluster.ssh.onhost.part import open_part, part_of
 from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, Row, digest_of, link_digest
 
 FOLDER = "~/.cache/dlami-cluster/code"
-_KEPT_S = 30 * 86400  # since a job began with it
+_KEPT_S = 30 * 86400  # since a job last began with it
 _UNFINISHED_S = 86400
-_MOST_KEPT = 2  # copies that wait for a job
-_CACHE = "__pycache__"  # of what Python has read; it belongs to the same content
+_MOST_KEPT = 2  # copies kept for a next job
+_CACHE = "__pycache__"  # Python's compiled modules, which follow from the content
 _HOSTFILE = "hosts"  # a link of that name is ours (`cluster/launch/onhost/rank.py`)
 
 
 def main(verb: str, content: str, job: str, archive: str = "") -> int:
-    """`source`: have the archive, to pass it on, and the job's copy. `keep`: keep the copy of a job that has ended.
+    """Run `source` or `keep`.
 
-    job: "" for none. archive: where this host may have it from.
+    `source` provides the archive, to pass it on, and the job's copy. `keep` keeps the copy of a job that has ended.
+
+    Args:
+        job: the job's id, "" for none.
+        archive: path from which this host may copy the archive.
     """
     top = os.path.expanduser(FOLDER)
     try:
@@ -47,22 +51,22 @@ def main(verb: str, content: str, job: str, archive: str = "") -> int:
 
 
 def archive_in(top: str, content: str) -> str:
-    """The archive, in the folder of code."""
+    """Return the path of the archive in the folder of code."""
     return os.path.join(top, f"{content}.tar")
 
 
 def copy_in(top: str, job: str) -> str:
-    """The copy in which ranks of this job run."""
+    """Return the path of the copy in which this job's ranks run."""
     return os.path.join(top, "jobs", job)
 
 
 def kept_in(top: str, content: str) -> str:
-    """The copy that waits for a job."""
+    """Return the path of the copy that is kept for the next job."""
     return os.path.join(top, "kept", content)
 
 
 def own_archive(content: str) -> str:
-    """The archive on this host's own disk."""
+    """Return the path of the archive on this host's own disk."""
     return archive_in(os.path.expanduser(FOLDER), content)
 
 
@@ -75,7 +79,7 @@ def _be_source(top: str, content: str, job: str, archive: str) -> None:
 
 
 def unpack(archive: str, folder: str) -> None:
-    """A folder of what is in an archive: whole, or not there."""
+    """Unpack an archive into a folder, atomically."""
     unpacking = Unpacking(folder)
     try:
         unpacking.finish(archive)
@@ -84,7 +88,7 @@ def unpack(archive: str, folder: str) -> None:
 
 
 def _is_whole(archive: str) -> bool:
-    """Whether it is there, and nobody has written to it since."""
+    """Return True if the archive is there and unchanged since it was made."""
     try:
         s = os.lstat(archive)
     except OSError:
@@ -102,7 +106,7 @@ def _copy(archive: str, place: str) -> None:
 
 
 def _keep(top: str, content: str, job: str) -> bool:
-    """Whether the job's copy is still what was brought, to the last byte, and waits for the next job now."""
+    """Keep the job's copy for the next job if it is unchanged to the last byte. Return True if it is kept."""
     place, kept = copy_in(top, job), kept_in(top, content)
     if os.path.lexists(kept) or not os.path.isdir(place) or not _is_as_brought(place, content):
         return False
@@ -114,13 +118,13 @@ def _keep(top: str, content: str, job: str) -> bool:
 
 
 def _forget_older(kept: str) -> None:
-    """Of what waits for a job only the newest stays."""
+    """Remove all kept copies but the newest ones."""
     for path in sorted((os.path.join(kept, name) for name in os.listdir(kept)), key=os.path.getmtime)[:-_MOST_KEPT]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_as_brought(place: str, content: str) -> bool:
-    """Whether it is; then what every run leaves is removed."""
+    """Return True if the copy is unchanged. Then also remove the files that every run leaves."""
     rows: list[Row] = []
     left: list[str] = []
     unread: list[OSError] = []
@@ -154,7 +158,7 @@ def _row(path: str, name: str) -> Row:
 
 
 def _forget(top: str) -> None:
-    """Remove what nobody began with in a long time, and what was never finished."""
+    """Remove copies that no job has used for a long time, and unfinished ones."""
     for path in _all_in(top):
         with contextlib.suppress(OSError):
             s = os.lstat(path)

@@ -1,4 +1,4 @@
-"""This project's folder made as a checkout elsewhere is, and all else in it left alone. Runs on every host."""
+"""Update of this project's folder to the files of a checkout. Other files in it stay. Runs on every host."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from cluster.ssh.onhost.telling_line import telling_line
 from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
 from cluster.sync.onhost.own_disk import own_archive
 
-KNOWN = ".synced"  # in the project's folder: what was brought there before, a path per line, so that it can go again
-_OF_THE_NODE = (KNOWN, "cluster.toml", "hosts", "known_hosts")  # whatever an archive had of that name
-_SOME = 5  # names that are said
-_NODE = "/etc/dlami-cluster.conf"  # of a stack's node: what first boot knew of it
-_SERVICES = "/usr/local/lib/dlami-cluster/.installed"  # they were started, by first boot or from here
+# In the project's folder: paths that a sync brought, one per line, so that a later sync can remove them.
+KNOWN = ".synced"
+_OF_THE_NODE = (KNOWN, "cluster.toml", "hosts", "known_hosts")  # never removed, even if an archive had such a name
+_SOME = 5  # names that are reported
+_NODE = "/etc/dlami-cluster.conf"  # on a stack's node: written by its first boot
+_SERVICES = "/usr/local/lib/dlami-cluster/.installed"  # exists once they were started, by the first boot or from here
 _SERVICES_S = 120.0
 
 
 def main(project: str, rows: Sequence[Row], content: str = "") -> int:
-    """Say what differs from these rows; with the content that has them on this host's own disk, make it equal."""
+    """Report the differences from these rows. With `content`, apply them from the archive on this host's own disk."""
     try:
         changed = [row for row in rows if not _is_equal(os.path.join(project, row[0]), row)]
         gone = sorted(known(project) - {row[0] for row in rows})
@@ -75,7 +76,7 @@ def _is_equal(path: str, row: Row) -> bool:
 
 
 def known(project: str) -> set[str]:
-    """What was brought here before and is still there."""
+    """Return the paths that an earlier sync brought here and that are still there."""
     try:
         with open(os.path.join(project, KNOWN), errors="surrogateescape") as file:
             names = {os.path.normpath(line) for line in file.read().splitlines() if line and not line.endswith("/")}
@@ -86,7 +87,10 @@ def known(project: str) -> set[str]:
 
 
 def _make(project: str, names: Sequence[str], changed: Sequence[Row], gone: Sequence[str], archive: str) -> None:
-    """Each file whole or as it was; what is gone goes last, and what is known is told then."""
+    """Apply the changes, each file atomically.
+
+    Then remove the files that are gone, and record the brought files last.
+    """
     _make_folder(project)
     with tarfile.open(archive) as opened:
         for row in changed:
@@ -120,7 +124,7 @@ def _put(member: tarfile.TarInfo, archive: tarfile.TarFile, place: str) -> None:
 
 
 def _make_folder(project: str) -> None:
-    """The project's folder, which is often where only root may make one."""
+    """Make the project's folder, with sudo if only root may create it."""
     try:
         os.makedirs(project, exist_ok=True)
     except PermissionError:
@@ -131,7 +135,10 @@ def _make_folder(project: str) -> None:
 
 
 def _start_services(project: str) -> None:
-    """What a first boot that found no project has left out: its guard, above all. Raises SubprocessError."""
+    """Start the services that a first boot without the project left out, above all the guard.
+
+    Raises SubprocessError if they do not start.
+    """
     words = [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "bash", os.path.join(project, "scripts/services.sh")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=_SERVICES_S, stdin=subprocess.DEVNULL)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Archives of code on the shared folder, each under its content's digest: whole or not there. Runs on the master."""
+"""Archives of code on the shared folder, each under its content's digest, written atomically. Runs on the master."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.trusted_files import require_place
 from cluster.sync.onhost.content import LINK, Row, digest_of
 
-_KEPT_S = 30 * 86400  # what no job has asked for since then goes; jobs have their own
+_KEPT_S = 30 * 86400  # age from which unused archives are removed; jobs have their own copies
 _UNFINISHED_S = 86400
 
 
 def main(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> int:
-    """Keep the code that is described, if its archive is there; say whether it is.
+    """Store the described code if its archive is there. Report whether it is.
 
-    about: what a job's `code.json` will say. part: an archive that has just been sent, with these rows in it.
+    Args:
+        about: content of a job's `code.json`.
+        part: name of an archive that has just been sent.
+        rows: the rows that it must have.
     """
     try:
         say(answer(shared, digest, about, rows, part))
@@ -34,22 +37,22 @@ def main(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], p
 
 
 def folder_in(shared: str) -> str:
-    """Where this user's code is kept. Nobody else may put something there, or read it."""
+    """Return the folder of this user's code. No other user may write to it or read it."""
     return os.path.join(shared, "code", _user())
 
 
 def archive_path(folder: str, content: str) -> str:
-    """An archive of code."""
+    """Return the path of an archive of code."""
     return os.path.join(folder, f"{content}.tar")
 
 
 def description_path(folder: str, digest: str) -> str:
-    """What a snapshot's archive is, and what was there besides its files."""
+    """Return the path of the description of a snapshot, which names its archive."""
     return os.path.join(folder, f"{digest}.json")
 
 
 def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> dict[str, Any]:
-    """What `main` says: `folder` and `is_there`, or `error`. Raises OSError."""
+    """Return the report of `main`: `folder` and `is_there`, or `error`. Raises OSError."""
     folder = _made(shared)
     content = about["content"]
     archive = archive_path(folder, content)
@@ -71,7 +74,7 @@ def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row],
 
 
 def _made(shared: str) -> str:
-    """The folder, this user's alone. Raises OSError."""
+    """Make the folder, for this user only, and return its path. Raises OSError."""
     above, folder = os.path.join(shared, "code"), folder_in(shared)
     if not os.path.lexists(above):
         os.makedirs(above, exist_ok=True)
@@ -115,7 +118,7 @@ def _replace(path: str, place: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """A file that is whole or not there, for this user alone."""
+    """Write a file atomically, for this user only."""
     part = f"{path}.{os.getpid()}.part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
@@ -123,7 +126,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _forget(folder: str) -> None:
-    """Remove what nobody asked for in a long time, and what was never finished."""
+    """Remove archives that were not used for a long time, and unfinished ones."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
@@ -133,7 +136,7 @@ def _forget(folder: str) -> None:
 
 
 def _user() -> str:
-    """This user's name, or its number where it has none."""
+    """Return this user's name, or its number if it has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
