@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         return 0
     except ClusterError as e:
         print(e, file=sys.stderr)
-        return e.exit_code if e.exit_code else 3  # 3: nothing to do, which is no failure but is to be said
+        return e.exit_code if e.exit_code else 3  # 3: nothing to do; not a failure, but the caller prints it
     except OSError as e:
         print(f"{e.filename or folder}: {e.strerror or e}", file=sys.stderr)
         return 1
@@ -80,7 +80,7 @@ def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
             silent += f"; {stop_unseen(folder, asked.which)}"
         raise ClusterError(f"{silent}: look at its file server") from None
     except OSError:
-        pass  # it is said where it is used
+        pass  # reported where the folder is used
 
 
 def _answer(folder: Path, asked: argparse.Namespace) -> Any:

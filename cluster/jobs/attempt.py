@@ -38,7 +38,8 @@ _STOPPED_BY_OTHERS = (
 )
 _POD_TOLD_TO_END = "its launcher's pod was told to end: by 'inv eks.jobs.stop', or because its node goes"
 _CONSOLE_TAIL = 1 << 20
-_NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)  # though it was asked to leave
+# These kinds count even if ranks were asked to leave.
+_NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +81,15 @@ class Attempt:
         self._on_look, self._on_stop, self._on_notice = on_look, on_stop, on_notice
         self._growing = growing
         self._leaves_to_grow = False
-        self._leaving: tuple[Departure, ...] = ()  # hosts for whose end it was ended
+        self._leaving: tuple[Departure, ...] = ()  # hosts whose preemption ended the attempt
         self._lost_host: str | None = None
         self._hang: Cause | None = None
         self._ranks = RankWatch(job, paths, folder, say)
         self._frozen = Frozen()
         self._was_stopped = False
-        self._console: int | None = None  # held open: it can be read though somebody removes it
-        self._checkpoint_before: int | None = None  # the newest one's stamp when ranks were asked to leave
-        self.record = record  # as far as it is known
+        self._console: int | None = None  # held open, so that it stays readable if it is removed
+        self._checkpoint_before: int | None = None  # newest checkpoint's time when ranks were asked to leave
+        self.record = record  # what is known so far
 
     def see_through(self) -> Outcome:
         """Start mpirun, watch it until it ends, and return the outcome."""
@@ -134,11 +135,11 @@ class Attempt:
                     break
                 if self._lost_host:
                     self._note(noticed=steady_now())
-                    exit_code = mpirun.end(patience_s=3)  # its daemon there will not say that it has ended
+                    exit_code = mpirun.end(patience_s=3)  # the lost host's daemon cannot report its end
                     break
                 if self._hang:
                     self._note(noticed=steady_now())
-                    exit_code = mpirun.end(patience_s=5)  # not USR1: no rank can save while it waits for another
+                    exit_code = mpirun.end(patience_s=5)  # not SIGUSR1: no rank can save while it waits for another
                     break
                 self._steps.look()
                 self._note_steps()
@@ -211,7 +212,7 @@ class Attempt:
 
     def _left_for_notices(self) -> Cause:
         """Return the cause of an attempt that was asked to leave because its hosts will be preempted."""
-        self._heed_notices()  # by now others may have said so, too
+        self._heed_notices()  # other hosts may have sent notices by now
         self._note(leaving=self._leaving)
         hosts = [h.address for h in self._job.hosts]
         first = "" if is_the_end(self._leaving, hosts) else self._leaving[0].host
@@ -248,12 +249,13 @@ class Attempt:
             return no_store(full[0])
         if cause.is_host_lost:
             return cause if self._presence.is_silent(cause.host) else daemon_gone(cause.host)
-        if gone := self._presence.gone():  # whatever mpirun and the other ranks made of it
+        if gone := self._presence.gone():  # a lost host explains the other ranks' failures
             said = f"mpirun says: {cause.text}" if exit_code else "mpirun ended with 0 all the same"
             return host_lost(gone[0], f"it does not answer; {said}")
-        if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # it had started
+        if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # the launch itself had succeeded
             return dataclasses.replace(cause, kind=Ending.DAEMON)
-        if exit_code == 0 and not self._job.program and (early := left_early(text)):  # our trainers' words
+        # Only this project's trainers print this.
+        if exit_code == 0 and not self._job.program and (early := left_early(text)):
             return early
         return cause
 
@@ -292,7 +294,7 @@ class Attempt:
             console = self._console = self._open_console() if self._console is None else self._console
             begin = max(0, os.fstat(console).st_size - _CONSOLE_TAIL)
             text = os.pread(console, _CONSOLE_TAIL, begin)
-            return text.partition(b"\n")[2] if begin else text  # a line's second half does not say whose it is
+            return text.partition(b"\n")[2] if begin else text  # a truncated line has no rank's tag
 
         try:
             return self._folder.do(read).decode(errors="replace")

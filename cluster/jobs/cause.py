@@ -39,15 +39,15 @@ _COMPLAINT = re.compile(
 _SOME_RANK = re.compile(r"process(?:es)? returned\s+a non-zero exit code")
 _FULL_ON = re.compile(r"^\[(?P<node>[^:\]\s]+):\d+\] .*(?:OUT-OF-RESOURCE|No space left on device)", re.MULTILINE)
 _FULL = re.compile(r"No space left on device")
-_NO_STORE = re.compile(r"PMIX ERROR: .*gds_ds\d+_\w+\.c")  # in /tmp; a rank's library says so
+_NO_STORE = re.compile(r"PMIX ERROR: .*gds_ds\d+_\w+\.c")  # printed by a rank's PMIx library if its store in /tmp fails
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
-_BY_SIGTERM = 143  # the exit code of a rank that saved and left because SIGTERM came: 128 and its number
+_BY_SIGTERM = 143  # exit code of a rank that saved and left on SIGTERM: 128 + 15
 _FOLDER_TROUBLE = re.compile(
     r"No space left on device|Read-only file system|Disk quota exceeded|Stale file handle|Input/output error"
     r"|Transport endpoint is not connected"
 )
-_TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
+_TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # inside a line that a rank wrote in pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def read_cause(
             return _of_a_rank(m, what, words, host_of_rank, kind)
     if cause := _of_launch(own, words, storeless, exit_code, host_of_rank, shared):
         return cause
-    if _SOME_RANK.search(own):  # whose, mpirun has not seen
+    if _SOME_RANK.search(own):  # mpirun does not know which rank it was
         what = f"exited {_exit_in_words(exit_code)}"
         common = _common_error(words)
         text = f"a rank {what}: {str(common) or 'see the log'}"
@@ -145,9 +145,9 @@ def _of_launch(
     shared: str,
 ) -> Cause | None:
     """Return the cause if a host had no space, could not be reached, or lacked the folder or the program; else None."""
-    if m := _FULL_ON.search(own):  # which may come after what does not say where
+    if m := _FULL_ON.search(own):  # searched first: the other patterns do not name the host
         return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
-    if storeless is not None:  # mpirun was ended before the rank could say more
+    if storeless is not None:  # mpirun ended before the rank could print more
         return no_store(host_of_rank.get(storeless, ""))
     if cause := _full(own, words, exit_code, host_of_rank, shared):
         return cause

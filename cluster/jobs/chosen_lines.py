@@ -15,7 +15,7 @@ _ERROR = re.compile(
 _RANK = re.compile(r"rank \d+: ")
 _OF_A_RANK = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 _RULER = re.compile(r"-{70,}\s*$")
-_VERDICT = re.compile(  # of mpirun on a rank's end
+_VERDICT = re.compile(  # mpirun's messages about the end of a rank
     r"Primary job  terminated normally|mpirun detected that one or more processes exited"
     r"|mpirun noticed that process rank|mpirun has exited due to process rank"
 )

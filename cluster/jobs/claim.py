@@ -17,7 +17,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.terminal import counted
 
-NAME_VARIABLE = "DLAMI_CLAIM"  # names another socket on this machine alone, for what must not meet its real jobs
+NAME_VARIABLE = "DLAMI_CLAIM"  # names another socket on this machine only, so that tests do not meet its real jobs
 _NAME = "dlami-job"
 _ANSWER_S = 15.0
 
@@ -27,7 +27,7 @@ class HostsTaken(ConfigError):
 
     def __init__(self, text: str, why: Mapping[str, str]) -> None:
         super().__init__(text)
-        self.why = dict(why)  # by host
+        self.why = dict(why)  # by host address
 
 
 def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> None:

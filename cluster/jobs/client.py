@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from cluster.jobpage.facts import JobFacts
     from cluster.jobpage.metrics import Measured
 
-ANSWER_S = 30.0  # the longest that a verb which only reads may take
-CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
+ANSWER_S = 30.0  # limit for a verb that only reads
+CHANGE_S = 200.0  # limit for a verb that waits for a lock, or for a training to save and leave
 _SUBMIT_AGAIN_S = (1.0, 3.0, 9.0)  # pauses before a submission is sent again
-_VERSIONS_S = 20.0  # a container is started for them
+_VERSIONS_S = 20.0  # it may have to start a container
 _VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
-_PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn")  # their --check knows --json
+# Trainers whose --check supports --json.
+_PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,11 @@ class Listing:
     """List of all jobs that the master could read, oldest first, with the records it could not read."""
 
     jobs: tuple[JobView, ...]
-    damaged: tuple[str, ...]  # a sentence for each record that is damaged
+    damaged: tuple[str, ...]  # a sentence for each damaged record
     damaged_ids: tuple[str, ...]
-    holders: tuple[Holder, ...] = ()  # who has hosts, or may
-    unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor was on another machine, where it may live
-    left_out: Mapping[str, str]  # hosts that failed too often, by address, with why
+    holders: tuple[Holder, ...] = ()  # jobs that hold hosts, or may hold some
+    unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor may still live on another machine
+    left_out: Mapping[str, str]  # hosts that failed too often: address to reason
 
 
 class ConnectionBroken(ClusterError):
@@ -77,7 +78,7 @@ class Jobs:
         used = hosts_for(training.hosts, training.np)
         training.terms.check(training.np or sum(h.slots for h in used))
         master = self._cluster.master
-        asked = {h.address: h for h in (master, *used)}  # a training may take fewer slots of a host than it has
+        asked = {h.address: h for h in (master, *used)}  # a training may use fewer slots of a host than it has
         results, found = survey(self._reach, self._cluster, tuple(asked.values()))
         results.check()
         require_shared(self._cluster, found)
@@ -131,7 +132,7 @@ class Jobs:
                     return folder
                 raise
             time.sleep(_SUBMIT_AGAIN_S[broken - 1])
-            with contextlib.suppress(ClusterError):  # not reached yet, or not there
+            with contextlib.suppress(ClusterError):  # the master is not reached yet, or the job is not there
                 if folder := self._folder_of(job):
                     return folder
 
@@ -184,7 +185,7 @@ class Jobs:
         from cluster.jobs.cost import Bill, priced
 
         def of_master(stack: str) -> Bill | None:
-            with contextlib.suppress(ClusterError, ValueError):  # a list is not refused for it
+            with contextlib.suppress(ClusterError, ValueError):  # a missing price does not fail the list
                 said = self._call("bill", stack)
                 return from_json(Bill, said) if said else None
             return None
@@ -282,7 +283,7 @@ class Jobs:
         paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
         program = training.what if isinstance(training.what, Program) else None
         used = {h.address for h in launch.hosts}
-        # In a stack a spare takes a dead host's rank for good, which a host with a rank of its own must not.
+        # In a stack a spare takes a dead host's rank permanently. A host with a rank of its own must not do so.
         idle = () if self._cluster.stack else training.hosts
         spares = tuple(h for h in self._cluster.hosts if (h.is_spare or h in idle) and h.address not in used)
         job = Job(
@@ -335,7 +336,7 @@ class Jobs:
         if not (training.packages or python):
             return {"python": first.python, **mpi, **first.packages}
         if not (python or training.prefix or training.variables):
-            return mpi  # it is still to be made ready
+            return mpi  # the environment is not installed yet
         own = dict(training.variables)
         path = [f'export PATH={shlex.quote(own.pop("PATH"))}:"$PATH";'] if "PATH" in own else []
         words = [*training.prefix, python or "python", "-c", _VERSIONS.read_text()]

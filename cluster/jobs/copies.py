@@ -16,14 +16,14 @@ from cluster.sync.onhost.own_disk import FOLDER
 from cluster.sync.own_disk import keep
 
 DISKS = ("/opt/dlami/nvme", "/var/tmp")
-DISK = "DLAMI_LOCAL_DISK"  # names another one, in the ranks' environment
+DISK = "DLAMI_LOCAL_DISK"  # ranks' environment variable that names another disk
 _LIMITS = Limits(connect_s=5, total_s=60)
 
 
 def remove_copies(hosts: Iterable[Host], job_id: str, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Remove the job's data on the disks of these hosts and of this one. Return a line for each host that failed."""
     places = [f"{disk}/dlami-checkpoints-{os.getuid()}" for disk in (*DISKS, environment.get(DISK)) if disk]
-    code = f"{FOLDER.removeprefix('~/')}/jobs/{job_id}"  # of a program that was large
+    code = f"{FOLDER.removeprefix('~/')}/jobs/{job_id}"  # only large code is kept on the hosts' disks
     script = f"""own() {{ [ -O "$1" ] && [ ! -L "$1" ]; }}
 rm -rf -- "$HOME"/{shlex.quote(code)} || exit 1
 for place in {" ".join(map(shlex.quote, places))}; do

@@ -19,20 +19,20 @@ from cluster.jobs.record import JobView
 from cluster.typed import from_json
 from cluster.user_folders import cache_folder
 
-REMEMBERED_S = 600.0  # for which a list believes what AWS said: instances come and go, prices hardly change
-_STACKS = 4  # that a list asks for at most, those of one's own jobs first: each may take LIST_S
+REMEMBERED_S = 600.0  # how long a list uses a cached bill: instances come and go, prices hardly change
+_STACKS = 4  # most stacks that a list queries, those of own jobs first: each may take LIST_S
 _STACK = re.compile(r"[a-z]{2}(-[a-z]+)+-\d/[A-Za-z][A-Za-z0-9-]{0,127}")  # region and name
-LIST_S = 8.0  # the longest that a list waits for AWS
-PAGE_S = 30.0  # and a page
+LIST_S = 8.0  # limit on a list's query of AWS
+PAGE_S = 30.0  # limit on a page's query
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paid:
     """Instance that the cluster has or had, with the time it was paid for and its price."""
 
-    begins: float  # seconds since 1970, as ends is
-    ends: float | None  # None: it is paid for now
-    usd_per_hour: float | None  # None: nobody knows
+    begins: float  # seconds since 1970, as is `ends`
+    ends: float | None  # None: it still costs money
+    usd_per_hour: float | None  # None: unknown
 
 
 @dataclass(frozen=True)

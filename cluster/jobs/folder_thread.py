@@ -11,9 +11,9 @@ from typing import TypeVar, cast
 
 T = TypeVar("T")
 
-LIMIT_S = 10.0  # a busy file server may take some
+LIMIT_S = 10.0  # a busy file server may take seconds
 _TICK_S = 0.05
-_MOST = 1000  # pieces of work that wait
+_MOST = 1000  # pieces of queued work
 
 
 class Unanswered(TimeoutError):
@@ -41,9 +41,9 @@ class FolderThread:
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
-        self._waiting: dict[object, _Work] = {}  # by name, in their order
+        self._waiting: dict[object, _Work] = {}  # by name, in order
         self._changed = threading.Condition()
-        self._began: float | None = None  # the piece at hand
+        self._began: float | None = None  # start of the current piece of work
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="folder", daemon=True)
         self._thread.start()

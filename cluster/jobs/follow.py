@@ -19,8 +19,8 @@ from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.terminal import counted
 
 _LOOK_S = 0.2
-_PART = 1 << 20  # bytes that are read at once
-_AWAY_S = 60.0  # for the shared folder to come back
+_PART = 1 << 20  # bytes read at once
+_AWAY_S = 60.0  # wait for the shared folder to come back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Start:
     """Position in a job's logs where printing begins."""
 
     attempt: int
-    position: int = 0  # in bytes of its console
-    only: bool = False  # not followed, it ends with this attempt
+    position: int = 0  # byte of its console
+    only: bool = False  # print this attempt only
 
 
 def console(
@@ -93,7 +93,7 @@ def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
             begin = max(0, at - _PART)
             log.seek(begin)
             data = log.read(at - begin)
-            cut = len(data) - (at == end and data.endswith(b"\n"))  # the end of the last line is not before one
+            cut = len(data) - (at == end and data.endswith(b"\n"))  # the final newline does not begin a line
             while (cut := data.rfind(b"\n", 0, cut)) >= 0:
                 count -= 1
                 if not count:
@@ -148,7 +148,7 @@ def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Itera
     whole, has_warned, is_gone = Lines(), False, False
     while True:
         status = _patient_status(paths) if follow else read_status(paths)
-        ended = not status.state.is_going  # before reading: what was written until then is read below
+        ended = not status.state.is_going  # asked before reading, so that the output's end is read below
         try:
             with os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log:
                 if os.fstat(log.fileno()).st_size < position:
@@ -158,11 +158,11 @@ def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Itera
                 while data := log.read(_PART):
                     position += len(data)
                     yield from whole.feed(data)
-        except FileNotFoundError:  # not there yet, or not there any more
+        except FileNotFoundError:  # not created yet, or removed
             if position and not is_gone and paths.logs(attempt).parent.exists():
                 is_gone = True
                 yield f"dlami: warning: {paths.console(attempt)} was removed: what ranks print now is not shown\n"
-        except OSError:  # the shared folder is away for a while
+        except OSError:  # the shared folder is unreachable for a while
             pass
         if not has_warned and status.supervisor and status.supervisor.is_stopped:
             has_warned = True

@@ -47,7 +47,7 @@ class Growing:
         while not self._is_possible and not self._end.wait(self._look_s):
             try:
                 self._is_possible = self._can_have_more() and not self._would_lose()
-            except (ClusterError, OSError) as e:  # the attempt goes on as it is
+            except (ClusterError, OSError) as e:  # the attempt continues with the hosts it has
                 print(f"growing: {e}", flush=True)
 
     def _can_have_more(self) -> bool:

@@ -22,9 +22,9 @@ from cluster.jobs.shared_folder import trouble_here
 from cluster.jobs.sweep import let_go
 from cluster.jobs.telling import Telling
 
-LONGEST_WAIT_S = 1800.0  # for hosts and the shared folder to come back
+LONGEST_WAIT_S = 1800.0  # limit on the wait for hosts and the shared folder
 _LOOK_S = 5.0
-_NEWS_S = 0.5  # from one look to the next for what AWS says
+_NEWS_S = 0.5  # interval of looks for new hosts of the stack
 
 
 class NotHealed(Exception):
@@ -40,7 +40,7 @@ class Prepared:
     """Next attempt, planned: its record and hostfile are written, nothing of it runs yet."""
 
     job: Job
-    choice: str  # why on these hosts
+    choice: str  # the placement in words
     waited_s: float
     gate_s: float
 
@@ -88,7 +88,7 @@ class Healing:
             except (HostsUnfit, HostsTaken) as e:
                 if again.is_turn and isinstance(e, HostsTaken) and e.why.keys() & self._own:
                     raise
-                missing = "" if e.why.keys() - out.keys() else str(e)  # at once without them, if that is enough
+                missing = "" if e.why.keys() - out.keys() else str(e)  # try at once without these hosts
                 out |= e.why
             except ClusterError as e:
                 missing = str(e).splitlines()[0]
@@ -102,10 +102,10 @@ class Healing:
             if not missing:
                 self._gate_s += looked_s
                 continue
-            self._waited_s += looked_s  # a look in vain is part of the wait
+            self._waited_s += looked_s  # a failed attempt to plan counts as waiting
             self._wait(missing, news)
             again = dataclasses.replace(again, suspect=again.suspect or again.without, without="")
-            out, leaving = {}, ()  # one that has come back is as good as any
+            out, leaving = {}, ()  # a host that has come back may be used again
 
     def _planned(
         self, again: Again, without: Mapping[str, str], leaving: Sequence[Departure], attempt: int

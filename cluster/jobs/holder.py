@@ -104,6 +104,6 @@ class Holder:
         self._check(held)
         try:
             take_lease(self._paths, attempt, self.process)
-        except OSError:  # a full disk: the lease that is there says by its date that this process lives
+        except OSError:  # the disk is full: update the old lease's date, which shows that this process lives
             with contextlib.suppress(OSError):
                 os.utime(self._paths.lease)

@@ -15,10 +15,10 @@ _TITLES = (
     "owner", "hosts",
 )  # fmt: skip
 _TO_THE_LEFT = frozenset(("job", "state", "began", "owner", "hosts"))
-# What goes first where the terminal is too narrow: `jobs.show` and --json have all of it.
+# Columns left out first on a narrow terminal. `jobs.show` and --json have all of them.
 _GOES_FIRST = ("epoch", "ranks", "owner", "score", "USD", "attempt", "images/s", "left", "step", "began")
-_LEAST_NOTES = 20  # characters of the last column that stay
-_QUIET_S = 120.0  # without a line of its metrics, after which a running training is said to be quiet
+_LEAST_NOTES = 20  # least width of the last column
+_QUIET_S = 120.0  # without metrics, after which a running training is reported as quiet
 
 
 def table(jobs: Sequence[JobView], everything: bool, columns: int | None = None) -> str:

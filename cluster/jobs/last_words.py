@@ -5,12 +5,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_TAIL = 40  # lines
+_TAIL = 40  # lines kept per rank
 _SAID = re.compile(r"^\[1,(?P<rank>\d+)\]<stderr>:(?P<line>.*)$", re.MULTILINE)
-_OF_TORCH = re.compile(r"\[rank(?P<rank>\d+)\]:\s?")  # what PyTorch puts before lines of its own, and of a traceback
+_OF_TORCH = re.compile(r"\[rank(?P<rank>\d+)\]:\s?")  # PyTorch's prefix of its own lines and of tracebacks
 _NOTICE = re.compile(
     r"\[?[IW]\d{4} \d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d \S+: [IW] "  # TensorFlow's, PyTorch's
-    r"|\[[IW] [^\]]+\.(?:cpp|cc|cu):\d+\]|WARNING:torch\.|WARNING:__main__:$|Setting OMP_NUM_THREADS "  # its older ones
+    # PyTorch's older ones.
+    r"|\[[IW] [^\]]+\.(?:cpp|cc|cu):\d+\]|WARNING:torch\.|WARNING:__main__:$|Setting OMP_NUM_THREADS "
     r"|\S+\.py:\d+: \w*Warning: |warnings\.warn\("  # Python's
     r"|frame #\d+: |CUDA kernel errors might be|For debugging consider passing CUDA_|Compile with `TORCH_USE_CUDA_DSA`"
     r"|\[[^\s\]]+:\d+\] (?:\*\*\* (?:Process received signal|End of error message)"  # Open MPI's of a crash

@@ -17,8 +17,8 @@ from cluster.jobs.unshared import NotStarted, give_to_hosts
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import agent_command, way_to
 
-STOP_GRACE_S = 30.0  # for the trainer to save and leave
-_STUCK_S = 2.0  # after which a rank that has not left is looked at: a stopped one never will
+STOP_GRACE_S = 30.0  # time for the trainer to save and leave
+_STUCK_S = 2.0  # then look for stopped ranks, which never leave
 
 
 class Launcher:
@@ -39,7 +39,7 @@ class Launcher:
         if self._is_given_up:
             raise InterruptedError
         environment = {**environment, "DLAMI_RESUME": newest_checkpoint(paths)}
-        self.began = steady_now()  # before its ranks can say anything
+        self.began = steady_now()  # before its ranks can print anything
         with paths.console(self._job.attempt).open("ab") as console:
             process = subprocess.Popen(
                 self._job.mpirun,
@@ -50,7 +50,7 @@ class Launcher:
                 env=environment,
                 start_new_session=True,
             )
-        if self._is_given_up:  # the folder has answered too late
+        if self._is_given_up:  # the folder answered after the caller gave up
             process.kill()
             process.wait()
         return process

@@ -18,7 +18,7 @@ from cluster.jobs.record import DamagedRecord, JobPaths, load
 from cluster.ssh.onhost import trusted_files
 
 RENEW_S = 5.0  # how often the holder renews it
-EXPIRES_S = 30.0  # after so long without that, a holder on a machine that cannot be looked at from here is gone
+EXPIRES_S = 30.0  # an unrenewed lease of another machine's process is void after this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def unrenewed_s(paths: JobPaths) -> float | None:
     """
     if (now := time_in(paths.folder.parent)) is None:
         return None
-    # Opened: a file server's client looks anew then.
+    # Opened, because that makes a file server's client refresh the date.
     with contextlib.suppress(OSError), os.fdopen(trusted_files.open_file(paths.lease), "rb") as file:
         return now - os.fstat(file.fileno()).st_mtime
     return None

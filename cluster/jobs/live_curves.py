@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from cluster.jobpage.curves import Curve
     from cluster.jobpage.metrics import Measured
 
-_WANTED = (  # of which those that there are make up the picture, in this order: a kind of record, a name
+_WANTED = (  # curves to draw if the job has them, in this order: kind of record, name
     ("train", "loss"), ("train", "total_loss"), ("eval", "top1"), ("eval", "box_ap"), ("train", "images_per_s"),
     ("train", "top1"), ("train", "lr"), ("train", "learning_rate"),
 )  # fmt: skip
 _MOST = 4  # curves at once
-_SCALE = 11  # columns for the values beside a curve
-_AWAY_S = 120.0  # for a master that does not answer
-_LOOK_S = 0.2  # at the size of the terminal
+_SCALE = 11  # width of the labels beside a curve
+_AWAY_S = 120.0  # limit on the wait for a master that does not answer
+_LOOK_S = 0.2  # interval of checks of the terminal's size
 
 
 def watch(jobs: Jobs, which: str, *, once: bool, every_s: float) -> int:
@@ -39,7 +39,7 @@ def watch(jobs: Jobs, which: str, *, once: bool, every_s: float) -> int:
     while True:
         try:
             view, measured = jobs.curves(which)
-            which, answered = view.id, time.monotonic()  # `last` may mean another one later
+            which, answered = view.id, time.monotonic()  # `last` may mean another job later
         except ConfigError:
             raise
         except ClusterError as e:

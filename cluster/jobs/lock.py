@@ -18,7 +18,7 @@ from cluster.jobs.record import require_place
 from cluster.ssh.fanout import wait_until
 from cluster.ssh.onhost import trusted_files
 
-WAIT_S = 90.0  # for another submission, which may have to look at dead hosts first
+WAIT_S = 90.0  # another submission may have to wait for dead hosts first
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -88,7 +88,7 @@ def _take(folder: Path, held: list[int]) -> bool:
             os.close(handle)
         return False
     held += handles
-    with contextlib.suppress(OSError):  # a full disk
+    with contextlib.suppress(OSError):  # the disk may be full
         os.ftruncate(handles[0], 0)
         os.pwrite(handles[0], f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return True

@@ -12,11 +12,9 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import OnOutput
 from cluster.ssh.result import Result
 
-START = (
-    "\x1edlami-log-starts "  # on stderr, before all else: job, attempt and byte of its console from which it is printed
-)
+START = "\x1edlami-log-starts "  # first line on stderr: job, attempt and first byte of its console
 _STARTED = re.compile(rb"\x1edlami-log-starts (\S+) (\d+) (\d+)\n")
-AWAY_S = 120.0  # for the master to be reached again
+AWAY_S = 120.0  # limit on reconnecting to the master
 _PAUSES_S = (1.0, 10.0)
 
 
@@ -44,7 +42,7 @@ class Printed:
         self._begun += data
         found = _STARTED.search(self._begun)
         if not found and START.encode()[:1] in self._begun and len(self._begun) < 4096:
-            return b""  # its end is still to come
+            return b""  # the rest of the line is still to come
         data, self._begun = self._begun, b""
         if not found:
             return data

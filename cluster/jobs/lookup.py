@@ -37,9 +37,9 @@ from cluster.ssh.onhost import trusted_files
 from cluster.sync.job_code import read_code
 
 _METRICS_TAIL = 64 << 10
-_SHOWN = 10  # ids in an answer that asks for more of one
-_LAST = 10  # lines from which speed and time left are told
-_SCORES = ("top1", "box_ap")  # what trainers call their score in a line of an evaluation
+_SHOWN = 10  # ids listed in the error for an ambiguous id
+_LAST = 10  # lines from which speed and time left are computed
+_SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
 
 
 def read_all(folder: Path) -> Records:
@@ -62,7 +62,7 @@ def _read(folder: Path, *, over: bool) -> Records:
             if over or not status.state.is_over:
                 jobs.append((read_job(paths), status))
         except DamagedRecord as e:
-            if os.path.lexists(paths.folder):  # not one that was removed this moment
+            if os.path.lexists(paths.folder):  # unless it was removed just now
                 damaged.append(e)
         except FileNotFoundError:
             continue
@@ -138,7 +138,7 @@ def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple
             views.append(dataclasses.replace(one, queue=places.get(job.id)))
         except DamagedRecord as e:
             damaged.append(e)
-        except FileNotFoundError:  # removed this moment
+        except FileNotFoundError:  # removed just now
             continue
         except (ArithmeticError, ValueError, TypeError, OSError) as e:
             damaged.append(DamagedRecord(paths.status, f"{type(e).__name__}: {e}"[:120]))
@@ -301,7 +301,7 @@ def _is_job(paths: JobPaths) -> bool:
     except FileNotFoundError:
         return os.path.lexists(paths.status)
     except OSError:
-        return True  # there is something, and reading it will say what is wrong
+        return True  # something is there, and reading it reports what is wrong
     return True
 
 

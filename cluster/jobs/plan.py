@@ -68,7 +68,7 @@ def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
         "DLAMI_PER": job.per,
         "DLAMI_JOB_DIR": str(paths.folder),
         "DLAMI_HOSTFILE": str(paths.nodes),
-        "DLAMI_RESUME": None,  # its launcher knows what there is
+        "DLAMI_RESUME": None,  # set by the launcher, which finds the newest checkpoint
         "DLAMI_PATH": str(Path(job.python).parent),
         **{("DLAMI_PATH" if name == "PATH" else name): value for name, value in job.variables.items()},
     }
@@ -94,7 +94,7 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
     master = Host(rank=0, address=job.starter, slots=0) if job.starter else None
     with Reach(cluster) as reach:
         results, facts = survey(reach, cluster, (*used, *([master] if master else [])))
-    silent = {h.address: r.problem for h, r in results.items() if not r.ok and h != master}  # it runs this
+    silent = {h.address: r.problem for h, r in results.items() if not r.ok and h != master}  # the master runs this code
     needed = facts if job.is_shared else {}
     without = {h.address: f"{shared} {f.shared}" for h, f in needed.items() if f.shared != "yes"}
     if silent or without:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-LOOK_S = 3.0  # from one look to the next
-ANSWER_S = 2.5  # for a host to answer one; the kernel asks twice in it
-LOOKS = 4  # without an answer, one after the other, after which a host counts as lost
+LOOK_S = 3.0  # from one probe to the next
+ANSWER_S = 2.5  # time for an answer; the kernel sends two SYNs within it
+LOOKS = 4  # failed probes in a row after which a host counts as lost
 _PORT = 22
 
 
@@ -29,7 +29,7 @@ def silent_hosts(addresses: Iterable[str], wait_s: float = ANSWER_S) -> set[str]
                 _ask(address, open_ones, silent, selector)
             deadline = time.monotonic() + wait_s
             is_over = False
-            while open_ones and not is_over:  # where this process was kept waiting, an answer may be there all the same
+            while open_ones and not is_over:  # select once more if time is up: this process may have been delayed
                 patience = deadline - time.monotonic()
                 is_over = patience <= 0
                 for key, _ in selector.select(max(0.0, patience)):
@@ -52,7 +52,7 @@ class Presence:
 
     def __init__(self, addresses: Sequence[str], look: Callable[[Iterable[str]], set[str]] = silent_hosts) -> None:
         self._addresses, self._look = tuple(addresses), look
-        self._silent_looks: dict[str, int] = {}  # of those that answered once
+        self._silent_looks: dict[str, int] = {}  # of hosts that answered before
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -91,7 +91,7 @@ class Presence:
     def _watch(self) -> None:
         while not self._end.is_set():
             began = time.monotonic()
-            with contextlib.suppress(OSError):  # no descriptor free, say: look again
+            with contextlib.suppress(OSError):  # for instance no free descriptor: probe again
                 self.look()
             self._end.wait(max(0.0, LOOK_S - (time.monotonic() - began)))
 

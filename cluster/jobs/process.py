@@ -13,8 +13,8 @@ class ProcessId:
 
     host: str
     pid: int
-    started: int  # kernel's clock ticks since boot
-    boot: str = ""  # the kernel's own name of that boot
+    started: int  # in the kernel's clock ticks since boot
+    boot: str = ""  # the kernel's id of that boot
 
     @property
     def is_of_this_boot(self) -> bool:

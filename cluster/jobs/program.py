@@ -20,8 +20,8 @@ class Trainer:
     """Trainer of this project: `python -m module`. It supports `--job-dir`, `--check` and heartbeats."""
 
     module: str
-    arguments: tuple[str, ...]  # its own flags
-    python: str = ""  # its own interpreter, equal on all hosts; "": the project's
+    arguments: tuple[str, ...]  # its flags
+    python: str = ""  # its interpreter, at the same path on all hosts; "": the project's
 
     def command(self, python: str, folder: str) -> tuple[str, ...]:
         """Return its command line in a job with this folder."""
@@ -74,7 +74,7 @@ class Program:
 def _python_program(words: Sequence[str]) -> dict[str, str]:
     """Return what a Python interpreter in this command line runs, or else the first word that looks like a script."""
     script = next((n for n, word in enumerate(words) if word.endswith((".py", ".sh"))), len(words))
-    for n in range(script):  # behind `nice`, `time`, `uv run` or the like
+    for n in range(script):  # skip `nice`, `time`, `uv run` or the like
         found = what_runs(words[n:])
         if found and found[1].get("module") not in LAUNCHERS:
             return found[1]

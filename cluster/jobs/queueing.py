@@ -19,7 +19,7 @@ from cluster.jobs.taken import places_of
 from cluster.jobs.telling import Telling
 from cluster.jobs.turn import Place
 
-_LOOK_S = 2.0  # from one look to the next, times its place: many who wait are no load
+_LOOK_S = 2.0  # multiplied by the place in the queue, so that many jobs cause little load
 _LONGEST_LOOK_S = 20.0
 
 
@@ -58,7 +58,7 @@ class Queueing:
             )
             try:
                 prepared = healing.prepare(Again(is_turn=True), job.attempt)
-            except HostsTaken as e:  # by a job that keeps its record elsewhere
+            except HostsTaken as e:  # taken by a job of another shared folder
                 self._say(f"waits: {e}", self._telling.waits)
                 self._patience.wait_for(functools.partial(self._give_back, job))
                 self._patience.sleep(_LOOK_S)
@@ -80,7 +80,7 @@ class Queueing:
                     return turn
                 self._say(str(place or "its own record cannot be read"))
                 pause_s *= place.number if place else 1
-            except (ClusterError, OSError) as e:  # the shared folder is away for a while, say
+            except (ClusterError, OSError) as e:  # for instance the shared folder is unreachable
                 self._say(f"waits: {str(e).splitlines()[0]}")
             self._patience.sleep(min(pause_s, _LONGEST_LOOK_S))
 

@@ -32,11 +32,11 @@ from cluster.typed import from_json
 
 T = TypeVar("T")
 
-JOB_TAG = "DLAMI_JOB"  # in the environment of every process of a job, on every host: its id
-FOLDER_TAG = "DLAMI_JOB_FOLDER"  # beside it: the job's folder, where its record and its lease are
-HOLDS_TAG = "DLAMI_HOLDS"  # carried by what holds a host for a job, and does nothing else
+JOB_TAG = "DLAMI_JOB"  # job id, in the environment of each process of a job, on every host
+FOLDER_TAG = "DLAMI_JOB_FOLDER"  # likewise: the job's folder, where its record and lease are
+HOLDS_TAG = "DLAMI_HOLDS"  # in the environment of the process that claims a host for a job
 HOLDS_HOST = "host"
-ATTEMPT_TAG = "DLAMI_ATTEMPT"  # beside it: which attempt; one that is older than the lease's must not write
+ATTEMPT_TAG = "DLAMI_ATTEMPT"  # likewise: the attempt; one older than the lease's must not write
 
 
 class DamagedRecord(ClusterError):
@@ -57,48 +57,49 @@ class Job:
     """Specification of a job as the operator asked for it, with the plan of its announced or running attempt."""
 
     id: str
-    name: str  # the trainer, or the program
-    command: tuple[str, ...]  # the trainer's words, or the program's as the operator gave them
-    mpirun: tuple[str, ...]  # the whole command line; () for other users, who may not see the environment in it
+    name: str  # name of the trainer or the program
+    command: tuple[str, ...]  # the trainer's command line, or the program's as typed
+    mpirun: tuple[str, ...]  # full command line; () for other users, since it contains the environment
     np: int
-    hosts: tuple[Host, ...]  # those that hold ranks
+    hosts: tuple[Host, ...]  # hosts that have ranks
     profile: str  # launch profile
-    environment: Mapping[str, str]  # variables the operator added; {} for other users
-    versions: Mapping[str, str]  # of what its ranks run with, on the master: Python, Open MPI, TensorFlow, PyTorch …
-    revision: str  # of the project's code, with "+changes" if it had any
+    environment: Mapping[str, str]  # variables that the operator added; {} for other users
+    versions: Mapping[str, str]  # of the ranks' software: Python, Open MPI, TensorFlow, PyTorch …
+    revision: str  # git revision of the project's code, with "+changes" if it had any
     created: str  # UTC, ISO 8601, by the operator's clock
     attempt: int = 1  # the attempt that this command line starts
-    sequence: int = 0  # its place among this cluster's jobs, counted by the master
-    steps: int | None = None  # that the training takes in all, where its trainer says so
-    hang_after: float | None = None  # seconds without progress that are a hang, 0: nothing is; None: docs/jobs.md
-    heal: bool = False  # its supervisor starts the next attempt by itself; the records of old jobs do not say so
-    min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
-    attempts_per_hour: int = 6  # at most; 0: as many as it takes
-    grow_after: float = 60.0  # seconds for which an attempt with fewer hosts trains before it leaves for more
-    whole_np: int = 0  # ranks that were asked for: `np` where none is missing
-    whole_hosts: tuple[Host, ...] = ()  # those that hold them: `hosts` where none is missing
-    spares: tuple[Host, ...] = ()  # that may take a dead one's place
-    starter: str = ""  # address of the master where that holds no rank and only starts mpirun
-    stack: str = ""  # region and name of the stack whose nodes they are: it replaces those that die
-    asked_profile: str | None = None  # launch profile; None: by detection, anew for each attempt
-    notify: str = ""  # who is told what happens to it, as in cluster.toml; "" for other users
-    results: str = ""  # where its results go in S3, as in cluster.toml
-    is_shared: bool = True  # its folder is seen by all hosts; else only by the master (cluster/jobs/unshared.py)
-    program: bool = False  # it runs the operator's own; the rest is of such a job alone
-    per: str = "gpu"  # what each rank has: a "gpu", a "node", or "once" one host
-    python: str = ""  # the project's interpreter, equal on all hosts, that starts each rank
-    slots: Mapping[str, int] = field(default_factory=dict)  # all of each host, by address
-    code: str = ""  # digest of the code that was delivered; "": none was
-    below: str = ""  # the folder of the code in which ranks run; "": its uppermost
-    own_disk: str = ""  # its content, where ranks run it from their host's own disk; "": from the job's folder
-    workdir: str = ""  # where ranks run; "": in the job's copy of the code
-    prefix: tuple[str, ...] = ()  # words before the program's own: a container's
-    packages: Wanted | None = None  # what prefix and variables were made of, and are again where hosts join
-    variables: Mapping[str, str] = field(default_factory=dict)  # of its packages; PATH: folders before the host's own
-    wanted: tuple[Host, ...] = ()  # of which it may have any once it is its turn; () of a job that did not queue
-    ticket: int = 0  # its turn in the queue, the smaller first, counted by the master
-    begins_from: str = ""  # the job whose checkpoints it began with
-    unchecked: bool = False  # its hosts are not looked at when its turn has come
+    sequence: int = 0  # number among this cluster's jobs, counted by the master
+    steps: int | None = None  # steps of the whole training, if its trainer reports them
+    hang_after: float | None = None  # seconds without progress that count as a hang; 0: never; None: see docs/jobs.md
+    heal: bool = False  # the supervisor retries failed attempts; missing in old records
+    min_np: int | None = None  # fewest ranks to continue with; None: all that were asked for
+    attempts_per_hour: int = 6  # limit; 0: none
+    grow_after: float = 60.0  # seconds that an attempt with fewer hosts trains before it restarts with more
+    whole_np: int = 0  # ranks asked for; `np` if none is missing
+    whole_hosts: tuple[Host, ...] = ()  # hosts of those ranks; `hosts` if none is missing
+    spares: tuple[Host, ...] = ()  # hosts that may replace a dead one
+    starter: str = ""  # address of the master if it has no rank and only starts mpirun
+    stack: str = ""  # region and name of the hosts' stack, which replaces dead ones; "": none
+    asked_profile: str | None = None  # launch profile asked for; None: detected anew for each attempt
+    notify: str = ""  # recipient of notifications, as in cluster.toml; "" for other users
+    results: str = ""  # S3 destination of its results, as in cluster.toml
+    is_shared: bool = True  # all hosts share its folder; False: only the master has it (cluster/jobs/unshared.py)
+    program: bool = False  # it runs the operator's program; `per` to `variables` are for such jobs only
+    per: str = "gpu"  # started per "gpu", per "node", or "once" on one host
+    python: str = ""  # path of the project's interpreter on all hosts, which starts each rank
+    slots: Mapping[str, int] = field(default_factory=dict)  # all slots of each host, by address
+    code: str = ""  # digest of the delivered code; "": none
+    below: str = ""  # folder of the code in which ranks run; "": its top
+    own_disk: str = ""  # digest of the code if ranks run it from their host's disk; "": from the job's folder
+    workdir: str = ""  # folder on the hosts where ranks run; "": in the job's copy of the code
+    prefix: tuple[str, ...] = ()  # command before the program's, such as a container's
+    packages: Wanted | None = None  # source of prefix and variables, used again when hosts join
+    # Variables of its packages; PATH: folders put before the host's.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[Host, ...] = ()  # any of these hosts will do at its turn; () if it did not queue
+    ticket: int = 0  # position in the queue, the smallest first, counted by the master
+    begins_from: str = ""  # id of the job whose checkpoints it began with
+    unchecked: bool = False  # its hosts are not checked when its turn comes
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:
@@ -130,16 +131,16 @@ class Status:
     state: JobState
     attempt: int = 1
     supervisor: ProcessId | None = None
-    started: str = ""  # of this attempt, UTC; of one in the queue, since when it waits
+    started: str = ""  # of this attempt, UTC; if queued: when the wait began
     ended: str = ""
     exit_code: int | None = None  # mpirun's; negative: ended by that signal
-    cause: str = ""  # one line: why it ended as it did; while it heals, why the last attempt did
-    ended_by: Ending | None = None  # the same as a kind
-    rank: int | None = None  # that failed first, if one did
-    host: str = ""  # where
-    log: str = ""  # what to read about it
-    left: tuple[str, ...] = ()  # processes that could not be ended, with their host
-    warnings: tuple[str, ...] = ()  # what is not as it should be, and has ended nothing yet
+    cause: str = ""  # one line: why the job ended, or the last attempt while it recovers
+    ended_by: Ending | None = None  # kind of the cause
+    rank: int | None = None  # rank that failed first, if one did
+    host: str = ""  # host of the failure
+    log: str = ""  # path of the log to read
+    left: tuple[str, ...] = ()  # processes that could not be ended, with their hosts
+    warnings: tuple[str, ...] = ()  # problems that have not ended the attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +150,11 @@ class Progress:
     step: int
     time: float  # of that line, seconds since 1970
     images_per_s: float | None = None
-    left_s: float | None = None  # until its last step, at the pace of its last lines
-    epoch: float | None = None  # passes over the data
+    left_s: float | None = None  # seconds until its last step, at the current speed
+    epoch: float | None = None  # number of passes over the data
     score: float | None = None  # of its last evaluation: `top1` in percent, or an AP in 0 .. 1
-    score_name: str = ""  # which: top1, box_ap
-    quiet_s: float = field(default=0.0, compare=False)  # since the last step of a training that goes on, by the master
+    score_name: str = ""  # top1 or box_ap
+    quiet_s: float = field(default=0.0, compare=False)  # since the last step of an active training, by the master
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +165,16 @@ class JobView:
     status: Status
     folder: str
     owner: str  # Unix user
-    is_own: bool = True  # it is the user's who asked
-    age_s: float  # since its first attempt began, or since it waits for that; of one that has ended, until then
+    is_own: bool = True  # the job belongs to the user who sent the request
+    age_s: float  # from its first attempt or submission to now or its end
     progress: Progress | None = None
-    attempts: tuple[AttemptRecord, ...] = ()  # all it has had; () of a job in a list
-    account: Account | None = None  # what its time went to
-    queue: Place | None = None  # where it is in the queue, if it waits there
-    results: Results | None = None  # what became of its results, if they go to S3
-    own_code: OwnCode | None = None  # of a program, what was taken along; None of a job in a list
-    began: float | None = None  # its first attempt, seconds since 1970 by the master's clock; None before it
-    usd: float | None = None  # what its cluster's instances have cost since then; None where nobody knows
+    attempts: tuple[AttemptRecord, ...] = ()  # all attempts; () for a job in a list
+    account: Account | None = None  # how its time was spent
+    queue: Place | None = None  # its place in the queue, if it waits
+    results: Results | None = None  # state of its results, if they go to S3
+    own_code: OwnCode | None = None  # the code delivered for a program; None for a job in a list
+    began: float | None = None  # when its first attempt began, seconds since 1970 by the master's clock; None before it
+    usd: float | None = None  # cost of its cluster's instances since then; None if unknown
 
     @property
     def id(self) -> str:
@@ -231,7 +232,7 @@ class Records:
 
     jobs: tuple[tuple[Job, Status], ...]
     damaged: tuple[DamagedRecord, ...]
-    others: frozenset[str] = frozenset()  # ids of those that are other users'
+    others: frozenset[str] = frozenset()  # ids of other users' jobs
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ _MAY_BE_THE_PROGRAM_S = (Ending.RANK_SIGNAL, Ending.HANG, Ending.PROGRAM, Ending
 
 _RANK = r"^(?:\[\d+,\d+\]<std(?:out|err)>:)?\s*"
 _EARLY = re.compile(_RANK + r"Asked to stop: (?P<did>saved|leaves) after step (?P<step>\d+)", re.MULTILINE)
-_FINISHED = re.compile(_RANK + r"Finished .*\bin \d", re.MULTILINE)  # our trainers' word after the last step
+# Printed by this project's trainers after the last step.
+_FINISHED = re.compile(_RANK + r"Finished .*\bin \d", re.MULTILINE)
 
 
 def has_finished(job: Job, console: str, exit_code: int, done: int | None) -> bool:
@@ -59,8 +60,9 @@ def newest_stamp(paths: JobPaths) -> int:
 class Kept:
     """Checkpoints that a job has at one time."""
 
-    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the highest by what names have in common
-    stamp: int = 0  # of the newest, as `newest_stamp`
+    # The highest numbers, by the name without its digits.
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    stamp: int = 0  # time of the newest, as from `newest_stamp`
 
 
 def kept(paths: JobPaths) -> Kept:

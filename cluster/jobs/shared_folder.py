@@ -14,7 +14,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said
 
 _ANSWER_S = 10.0
-_ENOUGH = 1 << 16  # bytes: what a record and a log need for a while
+_ENOUGH = 1 << 16  # bytes, enough for a record and a log for a while
 
 
 def trouble_here(folder: FolderThread, paths: JobPaths) -> str:

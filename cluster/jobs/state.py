@@ -6,15 +6,15 @@ import enum
 class JobState(enum.StrEnum):
     """State of a job, spelt as in its record."""
 
-    QUEUED = "queued"  # its supervisor waits for its turn and its hosts
+    QUEUED = "queued"  # the supervisor waits for its turn and its hosts
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    HEALING = "healing"  # between two attempts, the next of which its supervisor prepares
+    HEALING = "healing"  # between two attempts; the supervisor prepares the next
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    LOST = "lost"  # its supervisor is gone without having said how it ended
+    LOST = "lost"  # the supervisor is gone and did not record how the job ended
 
     @property
     def is_going(self) -> bool:

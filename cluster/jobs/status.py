@@ -134,7 +134,7 @@ def _are_newer(words: Status, status: Status) -> bool:
 def _is_supervised(paths: JobPaths, status: Status) -> bool:
     lease = read_lease(paths)
     if status.supervisor and status.supervisor.is_of_this_boot:
-        return status.supervisor.belongs_to(owner_id(paths))  # a record may name any process
+        return status.supervisor.belongs_to(owner_id(paths))  # the record alone is no proof: it may name any process
     return lease is not None and lease.attempt == status.attempt and lease.may_live(paths)
 
 
@@ -159,7 +159,7 @@ def _bring_over(paths: JobPaths, status: Status) -> None:
 
 def _last_words(paths: JobPaths) -> Status | None:
     with contextlib.suppress(DamagedRecord, OSError):
-        if owner_id(paths) != os.getuid():  # of a job of this user's that was here before: they are not written into it
+        if owner_id(paths) != os.getuid():  # such a file is of an older job of this user in the same folder
             return None
     with contextlib.suppress(DamagedRecord, ClusterError):
         path = words_file(paths)

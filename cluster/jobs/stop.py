@@ -22,8 +22,8 @@ from cluster.jobs.sweep import sweep
 from cluster.jobs.taken import hosts_of
 from cluster.ssh.fanout import wait_until
 
-_WAIT_S = STOP_GRACE_S + 60  # for a supervisor to end its ranks and look at every host
-_WAKES_S = 5.0  # for one that was stopped to go on
+_WAIT_S = STOP_GRACE_S + 60  # time for a supervisor to end its ranks and clean up every host
+_WAKES_S = 5.0  # time for a supervisor woken by SIGCONT to continue
 _DIES_S = 10.0
 
 
@@ -56,7 +56,7 @@ def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
     with locked(paths.folder.parent):
         with contextlib.suppress(DamagedRecord):
             if (status := read_status(paths)).state.is_over:
-                return status  # its supervisor has said so
+                return status  # recorded by its supervisor
         left = sweep(_hosts(paths), paths.folder.name).left
         cause = f"stopped; before that its record was damaged ({damage.why})"
         lease = read_lease(paths)
@@ -99,7 +99,7 @@ def _stop_without_supervisor(paths: JobPaths) -> Status:
     """Stop the job here, unless a supervisor runs it, and return its state. The lock keeps others from resuming it."""
     with locked(paths.folder.parent):
         status = read_status(paths)
-        if status.state is JobState.STARTING:  # its supervisor reads this before it begins, and leaves
+        if status.state is JobState.STARTING:  # the supervisor reads this before it begins, and exits
             status = dataclasses.replace(status, state=JobState.STOPPED, ended=now(), cause="stopped before it began")
             status = write_status(paths, status)
             with contextlib.suppress(DamagedRecord):
@@ -140,7 +140,7 @@ def _ask_supervisor(paths: JobPaths, status: Status) -> None:
     began = time.monotonic()
 
     def is_over() -> bool:
-        stays_stopped = time.monotonic() - began > _WAKES_S and supervisor.is_stopped  # a debugger holds it
+        stays_stopped = time.monotonic() - began > _WAKES_S and supervisor.is_stopped  # for instance held by a debugger
         return stays_stopped or not read_status(paths).state.is_going
 
     wait_until(is_over, _WAIT_S, pause_s=0.1)
@@ -164,7 +164,7 @@ def _wake_supervisor(paths: JobPaths) -> None:
 def _signal_stop(supervisor: ProcessId) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(supervisor.pid, STOP_SIGNAL)
-        os.kill(supervisor.pid, signal.SIGCONT)  # one that is stopped hears nothing
+        os.kill(supervisor.pid, signal.SIGCONT)  # a stopped process handles no other signal
 
 
 def _is_supervisor(process: ProcessId, paths: JobPaths) -> bool:

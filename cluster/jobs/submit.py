@@ -99,7 +99,7 @@ def _given_checkpoints(folder: Path, job: Job) -> Path | None:
     if not names:
         raise ConfigError(f"{job.begins_from} has no checkpoint in {of.checkpoints}: there is nothing to begin from")
     made = _own_new(folder / f".from-{job.id}")
-    try:  # not linked: a program may write a file anew in its place
+    try:  # copied, not linked: a program may rewrite a file in place
         for name in sorted(names):
             source = of.checkpoints / name
             shutil.copytree(source, made / name) if source.is_dir() else shutil.copy2(source, made / name)
@@ -119,7 +119,7 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
         lease = read_lease(paths)
         try:
             is_active = read_status(paths).state.holds_hosts
-        except ClusterError:  # damaged, which is why it is removed
+        except ClusterError:  # the record is damaged, which may be why it is removed
             is_active = lease is not None and lease.may_live(paths)
         if is_active:
             raise ConfigError(f"{paths.folder.name} is active: 'inv jobs.stop {paths.folder.name}' first")

@@ -42,8 +42,8 @@ from cluster.terminal import counted
 
 _MASTER_AWAY = "its supervisor went without a last word: it was killed, or its master was away"
 _BEGINS = (JobState.QUEUED, JobState.STARTING, JobState.HEALING)
-_KEPT_EVERY_S = 10.0  # how far an attempt is, while it goes on
-_LOCK_S = 300.0  # for the submission that started this to be written down
+_KEPT_EVERY_S = 10.0  # how often a running attempt's progress is recorded
+_LOCK_S = 300.0  # wait for the submission that started this process to finish
 
 
 def supervise(paths: JobPaths, attempt: int) -> Status | None:
@@ -130,7 +130,7 @@ class _Supervisor:
                 noticed=steady_now(),
                 saved=self._has_saved_since(self.record.started or self.record.began),
             )
-        self.since = 1  # whatever made the master go counts, so that it is not done for ever
+        self.since = 1  # count all attempts, so that a job that brings the master down is not retried for ever
         self.telling.is_supervised()
 
     def _has_saved_since(self, began: float) -> bool:
@@ -162,7 +162,7 @@ class _Supervisor:
             prepared = queueing.prepare()
         except (NotHealed, StopAsked) as e:
             if isinstance(e, StopAsked) and self.signals.are_of_a_shutdown:
-                return self.telling.status  # as it was: it is taken up when the master is back
+                return self.telling.status  # left queued: it is taken up when the master is back
             left = sweep(queueing.may_have_used, self.job.id).left
             return self._finish(_never_begun(self.signals, e), left)
         waited_s, gate_s = round(prepared.waited_s, 1), round(prepared.gate_s, 1)
@@ -308,7 +308,7 @@ class _Supervisor:
             return self.telling.ended(JobState.HEALING, dataclasses.replace(cause, text=text), left)
         if why:
             cause = dataclasses.replace(cause, text=f"{cause.text}; not tried again: {why}")
-        if not left:  # before it is said that the job has ended: then it may be resumed
+        if not left:  # before the end is recorded, because the job may be resumed then
             keep_code(self.job)
         status = self.telling.ended(outcome.state, cause, left, outcome.exit_code)
         self.telling.is_over(status, cause)
@@ -320,7 +320,7 @@ class _Supervisor:
 
     def _say_stopping(self) -> None:
         if self.job.heal and self.signals.are_of_a_shutdown:
-            return  # for a job that is found like that was meant to stop
+            return  # a job found in state STOPPING would not be resumed
         self.telling.stops()
 
     def _terms(self) -> Terms:

@@ -24,8 +24,8 @@ _HERE = Host(rank=-1, address="localhost", slots=1)
 class Swept:
     """Result of a cleanup: what is left of a job's processes, with their hosts."""
 
-    processes: tuple[str, ...] = ()  # that could not be ended
-    unanswered: tuple[str, ...] = ()  # hosts that could not be looked at, with why
+    processes: tuple[str, ...] = ()  # processes that could not be ended
+    unanswered: tuple[str, ...] = ()  # hosts that could not be checked, with the reason
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -45,7 +45,8 @@ def sweep(
     limits = Limits(total_s=grace_s + 20)
     results = dict(on_all(hosts, job_id, script, limits))
     if are_pods() and (cut_off := [h for h, r in results.items() if _reason(r) is Reason.BROKE_OFF]):
-        results |= on_all(cut_off, job_id, script, limits)  # it may be gone since, or have lost this connection alone
+        # The pod may be gone by now, or only this connection was lost.
+        results |= on_all(cut_off, job_id, script, limits)
     return Swept(
         processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
         unanswered=tuple(f"{h}: {why}" for h, r in results.items() if (why := trouble(r)) and not _is_gone(r)),

@@ -20,7 +20,7 @@ class Holder:
     """Job that holds hosts."""
 
     job: str
-    how: str  # its state, or that it is damaged
+    how: str  # its state, or that its record is damaged
     hosts: tuple[Host, ...]
 
 

@@ -20,8 +20,8 @@ class HealingTerms:
     """Terms on which a job is retried after a failed attempt."""
 
     heal: bool = True
-    min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
-    attempts_per_hour: int = 6  # 0: as many as it takes
+    min_np: int | None = None  # fewest ranks to continue with; None: all that were asked for
+    attempts_per_hour: int = 6  # 0: no limit
 
     @classmethod
     def of(cls, job: Job) -> "HealingTerms":
@@ -40,21 +40,21 @@ class Training:
 
     name: str  # the job's name
     what: Trainer | Program
-    hosts: tuple[Host, ...] = ()  # with a slot for each rank that they may hold
-    np: int | None = None  # ranks; one per slot without it
+    hosts: tuple[Host, ...] = ()  # with one slot per rank that they may have
+    np: int | None = None  # ranks; None: one per slot
     profile: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     terms: HealingTerms = HealingTerms()
-    hang_after: float | None = None  # seconds without progress; 0: never; None: as the watch has it
-    begins_from: str = ""  # a job whose checkpoints a new one begins with
-    # Of a program, as the job's record has them (cluster/jobs/record.py):
+    hang_after: float | None = None  # seconds without progress that count as a hang; 0: never; None: the default
+    begins_from: str = ""  # id of the job whose checkpoints a new job begins with
+    # Fields for a program, the same as in the job's record (cluster/jobs/record.py):
     slots: Mapping[str, int] = field(default_factory=dict)
     code: str = ""
     below: str = ""
     own_disk: str = ""
     workdir: str = ""
     packages: Wanted | None = None
-    recipe: Recipe | None = None  # what its packages are built from; None: as before
+    recipe: Recipe | None = None  # source to build its packages from; None: as before
     prefix: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ def next_attempt(
     whole = asked.whole_hosts or asked.hosts or asked.wanted
     before = tuple(known[h.address] for h in whole if h.address in known)
     is_other = bool(hosts) or len(before) < len(whole)
-    once = asked.per == "once"  # which a master that does not train may do, where it is named
+    once = asked.per == "once"  # a master that does not train may run it, if it is named
     today = hostset.select(cluster.hosts, hosts, to_train=not once, for_ranks=once) if is_other else before
     return Training(
         name=asked.name,

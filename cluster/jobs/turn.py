@@ -18,20 +18,20 @@ class Waiting:
     """Job in the queue."""
 
     job: str
-    hosts: tuple[Host, ...]  # of which it may have any
-    np: int  # ranks that it needs slots for
+    hosts: tuple[Host, ...]  # any of these will do
+    np: int  # ranks, each of which needs a slot
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Position of a job in the queue, and what it waits for."""
 
-    number: int  # 1: nobody is before it
-    hosts: tuple[Host, ...] = ()  # that it gets now; () while it has to wait
-    others: tuple[Host, ...] = ()  # that it could have in the place of one of those
-    taken: Mapping[str, str]  # of the hosts that it may have, those that are taken, by whom
-    awaited: Mapping[str, str]  # those that are free, and left to a job before it
-    lost: tuple[str, ...] = ()  # of the jobs that have taken some, those whose hosts somebody has to free
+    number: int  # 1: first in the queue
+    hosts: tuple[Host, ...] = ()  # hosts that it gets now; () while it waits
+    others: tuple[Host, ...] = ()  # free hosts that could replace one of those
+    taken: Mapping[str, str]  # hosts that it could use but another job holds: address to that job
+    awaited: Mapping[str, str]  # free hosts reserved for an earlier job: address to that job
+    lost: tuple[str, ...] = ()  # jobs in `taken` that are lost, so that the operator has to stop them
 
     def __str__(self) -> str:
         if self.hosts:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, NoReturn
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.job_record import read_record
 
-WAIT_S = 15.0  # for a claim that has to give way, or whose job is over
-YOUNG_S = 20.0  # a claim as young as this may not have all its hosts yet, and gives way to an earlier one
-LOOK_S = 30.0  # between two looks of a holder at its own job's record
-SETTLED_S = 300.0  # within which the record of an attempt that has its hosts has been written
+WAIT_S = 15.0  # wait for a claim that gives way, or whose job is over
+YOUNG_S = 20.0  # a younger claim may not have all its hosts yet, and gives way to an earlier one
+LOOK_S = 30.0  # interval at which a holder reads its job's record
+SETTLED_S = 300.0  # after this an attempt with claims has its record written
 _TALK_S = 5.0
 _PAUSE_S = 0.05
 _WORDS_BYTES = 65536
@@ -35,8 +35,8 @@ class Claim(NamedTuple):
 
     job: str
     attempt: int
-    folder: str  # of its record
-    since: float  # seconds since 1970, by the clock of who asks: of two at the same moment the earlier one wins
+    folder: str  # the job's folder, with its record
+    since: float  # seconds since 1970, by the requester's clock: the earlier request wins
 
     @property
     def precedence(self) -> tuple[float, str]:
@@ -49,7 +49,7 @@ class Holder(NamedTuple):
 
     pid: int
     uid: int
-    claim: Claim | None = None  # None where it does not answer
+    claim: Claim | None = None  # None if it does not answer
     age_s: float = 0.0
 
     @property
@@ -175,7 +175,7 @@ def _leave_behind(door: socket.socket, claim: Claim) -> None:
         try:
             os.setsid()
             os.chdir("/")
-            door.listen(64)  # the kernel names who does this
+            door.listen(64)  # SO_PEERCRED names the process that called listen()
             nothing = os.open(os.devnull, os.O_RDWR)
             for fd in range(3):
                 os.dup2(nothing, fd)
