@@ -1,1 +1,1 @@
-"""`inv jobs.report`, `inv jobs.compare`: a job, or several, on one page that asks nothing of any network."""
+"""`inv jobs.report`, `inv jobs.compare`: one or several jobs on an HTML page that needs no network."""

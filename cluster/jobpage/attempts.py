@@ -1,4 +1,4 @@
-"""Where a job's time went, attempt by attempt: bars and a table."""
+"""Time of a job by attempt and purpose: bars and a table."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ MOST = 100  # attempts that are shown
 
 
 def attempts(job: JobView) -> Markup | None:
-    """Where the time went, attempt by attempt."""
+    """Return the bars and the table; None if the job has no attempts or no account."""
     if not job.attempts or job.account is None:
         return None
     pairs = list(zip(job.attempts, job.account.attempts, strict=True))
@@ -53,7 +53,7 @@ def _minutes(spent: Spent) -> list[object]:
 
 
 def _time_bars(pairs: Sequence[tuple[AttemptRecord, Spent]]) -> Markup:
-    """A bar per attempt, by what its time went to, as long as it took."""
+    """Draw a bar per attempt, as long as it took, in sections by purpose."""
     longest = max((spent.wall_s for _, spent in pairs), default=0.0) or 1.0
     bars = []
     for place, (a, spent) in enumerate(pairs):

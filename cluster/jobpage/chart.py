@@ -1,7 +1,7 @@
 """Curves as SVG: a line of means in a band from least to largest, attempts as bands behind, axes with numbers.
 
-What is drawn lies in a plot of SCALE by SCALE units, to which `data-` attributes give the values, so that the page's
-script can zoom and read it without a second copy of the numbers.
+Drawings lie in a plot of SCALE by SCALE units, to which `data-` attributes give the values. The page's script can zoom
+and read it without a second copy of the numbers.
 """
 
 import math
@@ -19,7 +19,7 @@ _ROWS = 16  # of the table that says the same
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve with what it is called on this chart."""
+    """Curve with its label on this chart."""
 
     curve: Curve
     label: str
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """An attempt on the axis of steps."""
+    """Attempt on the axis of steps."""
 
     number: int
     first: int
@@ -38,18 +38,18 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """From where to where an axis goes."""
+    """Value range of an axis."""
 
     low: float
     high: float
 
     def place(self, value: float) -> int:
-        """Where a value lies, from 0 to SCALE."""
+        """Return the position of a value, from 0 to SCALE."""
         return round((value - self.low) / (self.high - self.low) * SCALE)
 
 
 def figure(title: str, lines: Sequence[Line], bands: Sequence[Band], steps: Range) -> Markup:
-    """A chart with its caption, its keys and a table of the same numbers."""
+    """Return a chart with its caption, its keys and a table of the same numbers."""
     values = _values(lines)
     words = f"{title}. " + " ".join(described(line) for line in lines)
     picture = tag(
@@ -74,7 +74,7 @@ def figure(title: str, lines: Sequence[Line], bands: Sequence[Band], steps: Rang
 
 
 def described(line: Line) -> str:
-    """A curve in words."""
+    """Describe a curve in words."""
     c = line.curve
     if len(c.buckets) == 1 and c.newest.count == 1:
         return f"{line.label}: {number(c.newest.mean)} at step {c.newest.last:,}."
@@ -85,7 +85,7 @@ def described(line: Line) -> str:
 
 
 def number(value: float) -> str:
-    """A value with four digits that count."""
+    """Format a value with four significant digits."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         rounded = float(f"{value:.4g}")
         return f"{rounded:,.0f}" if rounded == int(rounded) else f"{rounded:,}"
@@ -93,7 +93,7 @@ def number(value: float) -> str:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between two values, at most so many: apart by 1, 2 or 5 times a power of ten."""
+    """Return round numbers between two values, at most `most`: apart by 1, 2 or 5 times a power of ten."""
     rough = (high - low) / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999999)
@@ -103,7 +103,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def steps_of(lines: Sequence[Line]) -> Range:
-    """From the first step of all to the last."""
+    """Return the range from the first step of all curves to the last."""
     low = min(line.curve.buckets[0].first for line in lines)
     high = max(line.curve.newest.last for line in lines)
     return Range(low=low, high=high if high > low else low + 1)
@@ -140,7 +140,7 @@ def _line(line: Line, number_: int, steps: Range, values: Range) -> Markup:
 
 
 def _bands(bands: Sequence[Band], steps: Range) -> Markup:
-    """Every second attempt is shaded; all say what they are."""
+    """Draw a band per attempt with its description; the style sheet tells odd and even ones apart."""
     drawn = []
     for band in bands if len(bands) > 1 else ():
         left, right = (min(max(steps.place(s), 0), SCALE) for s in (band.first, band.last))
@@ -151,7 +151,7 @@ def _bands(bands: Sequence[Band], steps: Range) -> Markup:
 
 
 def _area(name: str, *drawn: Markup) -> Markup:
-    """What is drawn between the axes, in coordinates of 0 to SCALE."""
+    """Return the area between the axes, in coordinates of 0 to SCALE."""
     return tag(
         "svg",
         *drawn,
@@ -190,7 +190,7 @@ def _key(line: Line, number_: int) -> Markup:
 
 
 def _numbers(title: str, lines: Sequence[Line]) -> Markup:
-    """The same as a table, of some of the buckets."""
+    """Return some of the chart's buckets as a table."""
     rows: list[list[object]] = []
     for line in lines:
         buckets = line.curve.buckets

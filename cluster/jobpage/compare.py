@@ -1,4 +1,4 @@
-"""Several jobs beside each other: in what they differ, what came of each, and their curves over each other."""
+"""Comparison of several jobs: their different settings, their outcomes, and their curves over each other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,13 +26,13 @@ _LEAST = 16  # of a value
 
 
 def require_different(ids: Sequence[str]) -> None:
-    """Raises ConfigError if one of the jobs is there twice."""
+    """Raise ConfigError if a job is named twice."""
     if twice := [one for one in ids if ids.count(one) > 1]:
         raise ConfigError(f"{twice[0]} is named twice: give another job to compare it with")
 
 
 def record(found: Sequence[JobFacts]) -> dict[str, Any]:
-    """Differences and outcomes as JSON takes them: for each name a list with a value per job."""
+    """Return differences and outcomes as JSON data: for each name a list with a value per job."""
     return {
         "jobs": [one.view.id for one in found],
         "outcomes": {name: list(values) for name, values in outcomes(found)},
@@ -41,7 +41,7 @@ def record(found: Sequence[JobFacts]) -> dict[str, Any]:
 
 
 def differences_text(found: Sequence[JobFacts], width: int | None = None) -> str:
-    """The same for a terminal: a column per job."""
+    """Format differences and outcomes for a terminal: a column per job."""
     width = width or terminal_size().columns
     most = max(_LEAST, (width - _NAME) // len(found) - 2)
     rows: list[Row] = [("", tuple(_short([one.view.id for one in found]))), *outcomes(found), *settings(found)]
@@ -54,7 +54,7 @@ def differences_text(found: Sequence[JobFacts], width: int | None = None) -> str
 
 
 def compared(found: Sequence[JobFacts]) -> str:
-    """All of it on a page."""
+    """Return the page of the comparison."""
     ids = _short([one.view.id for one in found])
     titles = ["", *ids]
     lead = joined(
@@ -87,7 +87,7 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _short(ids: Sequence[str]) -> list[str]:
-    """Ids without the day that all have in common."""
+    """Return the ids without the leading parts that all have in common."""
     parts = [one.split("-") for one in ids]
     while len({own[0] for own in parts}) == 1 and all(len(own) > 1 for own in parts):
         parts = [own[1:] for own in parts]

@@ -1,4 +1,4 @@
-"""A job's curves: one chart for each kind of value, attempts as bands behind them."""
+"""Charts of a job's curves: one for each kind of value, attempts as bands behind them."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ _MOST_FURTHER = 4  # charts of values that we have no name for
 
 
 def bands_of(history: Sequence[AttemptRecord]) -> list[Band]:
-    """The attempts on the axis of steps: of what was done twice, the later one's."""
+    """Return the attempts on the axis of steps. Steps that were done twice belong to the later attempt."""
     known = [a for a in history if a.first_step is not None and a.step is not None]
     found = []
     for place, a in enumerate(known):
@@ -55,7 +55,7 @@ def bands_of(history: Sequence[AttemptRecord]) -> list[Band]:
 
 
 def charts(found: JobFacts) -> Markup | None:
-    """All curves there are, over one axis of steps."""
+    """Return charts of all curves, over one axis of steps; None if there are none."""
     bands = bands_of(found.view.attempts)
     drawn = [(title, lines_of(found.measured, curves)) for title, curves in (*CHARTS, *_further(found.measured))]
     drawn = [(title, lines) for title, lines in drawn if lines]
@@ -66,7 +66,7 @@ def charts(found: JobFacts) -> Markup | None:
 
 
 def lines_of(measured: Measured, curves: Sequence[tuple[str, str, str]]) -> list[Line]:
-    """Those of these curves that there are."""
+    """Return those of these curves that have values."""
     return [
         Line(curve=curve, label=label, dots=kind == "eval" and len(curve.buckets) < 30)
         for kind, name, label in curves
@@ -75,7 +75,10 @@ def lines_of(measured: Measured, curves: Sequence[tuple[str, str, str]]) -> list
 
 
 def _further(measured: Measured) -> list[tuple[str, tuple[tuple[str, str, str], ...]]]:
-    """Values that a program of the operator's own writes; of our trainers all that matters has its place."""
+    """Return charts for other values of an operator's own program.
+
+    Those that matter of our trainers are all in CHARTS.
+    """
     if any((c.kind, c.name) in _PLACED and c.name != "loss" for c in measured.curves):
         return []
     others = [c for c in measured.curves if (c.kind, c.name) not in _PLACED and c.name not in _NOT_SHOWN]

@@ -1,4 +1,4 @@
-"""A value over the steps, reduced to so many buckets that a page can show it: least, mean and largest of each."""
+"""Curve of a value over the steps, reduced to buckets that a page can show: least, mean and largest of each."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ MOST_BUCKETS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """The values of some steps next to each other."""
+    """Summary of the values of neighbouring steps."""
 
     first: int  # step
     last: int
@@ -19,7 +19,7 @@ class Bucket:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One value of a training over its steps."""
+    """Value of a training over its steps."""
 
     kind: str  # of the records that have it: "train", "eval"
     name: str
@@ -28,22 +28,22 @@ class Curve:
 
     @property
     def newest(self) -> Bucket:
-        """The newest values."""
+        """Return the bucket with the newest values."""
         return self.buckets[-1]
 
     @property
     def lowest(self) -> Bucket:
-        """Where the least value is."""
+        """Return the bucket with the least value."""
         return min(self.buckets, key=lambda b: b.least)
 
     @property
     def highest(self) -> Bucket:
-        """Where the largest value is."""
+        """Return the bucket with the largest value."""
         return max(self.buckets, key=lambda b: b.largest)
 
     @property
     def mean(self) -> float:
-        """Of all values."""
+        """Return the mean of all values."""
         return sum(b.mean * b.count for b in self.buckets) / sum(b.count for b in self.buckets)
 
 
@@ -76,14 +76,14 @@ class _Sum:
 
 @dataclass
 class CurveBuckets:
-    """A curve that is read value by value; buckets become twice as wide whenever they are too many."""
+    """Accumulator of a curve's values; buckets double in width whenever they are too many."""
 
     most: int = MOST_BUCKETS
     _width: int = 1
     _sums: dict[int, _Sum] = field(default_factory=dict)
 
     def add(self, step: int, value: float) -> None:
-        """One value."""
+        """Add a value."""
         if (there := self._sums.get(step // self._width)) is not None:
             there.take(step, value)
             return
@@ -95,7 +95,7 @@ class CurveBuckets:
                 self._put(one)
 
     def curve(self, kind: str, name: str) -> Curve:
-        """What has been added."""
+        """Return the curve of the values added so far."""
         buckets = (
             Bucket(
                 first=s.first,

@@ -1,4 +1,4 @@
-"""All that a page says of a job, read from its folder on the master: as values that travel, without what is private."""
+"""Content of a job's page, read from its folder on the master, in serializable form and without secrets."""
 
 import base64
 import contextlib
@@ -30,7 +30,7 @@ _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}  # n
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One that the trainers wrote."""
+    """Checkpoint that the trainers wrote."""
 
     step: int
     time: str  # UTC
@@ -41,7 +41,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One of the job's folder `pictures/`."""
+    """Picture from the job's folder `pictures/`."""
 
     name: str
     media: str  # its MIME type
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """A job for its page."""
+    """Content of a job's page."""
 
     view: JobView
     made: str  # when this was read, UTC
@@ -64,12 +64,12 @@ class JobFacts:
     pictures_left: int = 0  # that were too large, or too many
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the content as a JSON object."""
         return {**dataclasses.asdict(dataclasses.replace(self, view=None)), "view": self.view.to_json()}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "JobFacts":
-        """Back from that object. Raises ValueError that names the field."""
+        """Restore the content from that object. Raises ValueError that names the field."""
         rest = from_json(_Rest, raw)
         fields = {f.name: getattr(rest, f.name) for f in dataclasses.fields(_Rest)}
         return cls(view=JobView.from_json(raw["view"]), **fields)
@@ -77,7 +77,7 @@ class JobFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rest:
-    """What is beside the view."""
+    """Content of the page without the view."""
 
     made: str
     measured: Measured
@@ -91,7 +91,7 @@ class _Rest:
 
 
 def read_facts(paths: JobPaths) -> JobFacts:
-    """All of it, on the master. Raises DamagedRecord."""
+    """Read the content of a job's page, on the master. Raises DamagedRecord."""
     found = view(paths)
     found = with_cost_anew(dataclasses.replace(found, job=without_secrets(found.job)))
     pictures, left = _pictures(paths.folder / "pictures")
@@ -111,12 +111,12 @@ def read_facts(paths: JobPaths) -> JobFacts:
 
 
 def with_cost(found: JobFacts) -> JobFacts:
-    """The same with its cost, if the master could not say it and who asks here can."""
+    """Return the content with its cost, if the master could not compute it and this machine can."""
     return dataclasses.replace(found, view=with_cost_anew(found.view))
 
 
 def without_secrets(job: Job) -> Job:
-    """The job without the values that its operator gave to variables, which may be passwords, and whom it tells."""
+    """Return the job without the values of its operator's variables, which may be passwords, and without `notify`."""
     hidden = {f"{name}={value}": f"{name}=…" for name, value in job.environment.items()}
     return dataclasses.replace(
         job,
@@ -127,7 +127,7 @@ def without_secrets(job: Job) -> Job:
 
 
 def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
-    """The newest of those that are there, and the best one; the newest first."""
+    """Return the newest checkpoints and the best one, the newest first."""
     best = _read_json(folder / "best.json").get("step")
     names = sorted((p for p in _files(folder) if p.name.startswith("step-") and p.suffix == ".json"), reverse=True)
     found: list[Checkpoint] = []
@@ -142,7 +142,7 @@ def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
 
 
 def _difference(file: Path) -> tuple[str, int]:
-    """How its code differed from the last commit; nothing where this user may not read it."""
+    """Return the first bytes of the diff from the last commit, and how many bytes follow; "" and 0 if it is unreadable."""
     try:
         with os.fdopen(trusted_files.open_file(file), "rb") as opened:
             shown = opened.read(_DIFFERENCE_BYTES)
@@ -153,7 +153,7 @@ def _difference(file: Path) -> tuple[str, int]:
 
 
 def _tail(log: Path) -> tuple[str, ...]:
-    """Its last lines, each cut to what can be read."""
+    """Return the last lines of the log, long ones shortened."""
     try:
         with os.fdopen(trusted_files.open_file(log), "rb") as opened:
             opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -165,7 +165,7 @@ def _tail(log: Path) -> tuple[str, ...]:
 
 
 def _pictures(folder: Path) -> tuple[tuple[Picture, ...], int]:
-    """The small ones of a folder, by name, and how many are left out."""
+    """Return the small pictures of a folder, by name, and how many files are left out."""
     found: list[Picture] = []
     files, total = _files(folder), 0
     for path in files:
@@ -190,7 +190,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A small file's object; {} where there is none."""
+    """Return the JSON object in a small file; {} if there is none."""
     try:
         with os.fdopen(trusted_files.open_file(path), "rb") as opened:
             found = json.loads(opened.read(_FACTS_BYTES))

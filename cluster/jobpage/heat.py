@@ -1,4 +1,4 @@
-"""The map of ranks by time as a picture: a PNG with a pixel per rank and column, and what its colours mean."""
+"""Heat map of ranks by time: a PNG with a pixel per rank and column, and the meaning of its colours."""
 
 import base64
 import struct
@@ -20,7 +20,7 @@ COLOURS: tuple[tuple[float, str], ...] = (
 
 
 def picture(ranks: RankMap) -> str:
-    """The whole map as a `data:` address of a PNG."""
+    """Return the whole map as a `data:` address of a PNG."""
     rows = b"".join(b"\0" + bytes(_index(share) for share in row) for row in ranks.shares())
     head = struct.pack(">IIBBBBB", ranks.columns, ranks.ranks, 8, 3, 0, 0, 0)
     palette = b"\0\0\0" + b"".join(bytes.fromhex(colour[1:]) for _, colour in COLOURS)
@@ -30,7 +30,7 @@ def picture(ranks: RankMap) -> str:
 
 
 def meanings() -> list[tuple[str, str]]:
-    """Each colour with its meaning."""
+    """Return each colour with its meaning."""
     words, low = [], None
     for high, colour in COLOURS:
         if low is None:

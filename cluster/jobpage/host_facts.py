@@ -1,4 +1,4 @@
-"""The hosts of a job: which ranks they held, what health found on them, and how often they failed."""
+"""Hosts of a job: the ranks they held, what health checks found on them, and their failures on record."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ _LOOK_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """One host of a job."""
+    """Host of a job."""
 
     address: str
     ranks: tuple[str, ...] = ()  # "attempt 1: 0-7", in the order of the attempts, equal ones once
@@ -31,7 +31,7 @@ class HostSeen:
 
 
 def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
-    """Every host that one of its attempts has used, and those of today."""
+    """Return every host that an attempt has used; before the first attempt, the job's current hosts."""
     shared = paths.folder.parent.parent
     looks = _looks(shared / "health" / "looks")
     memory: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
 
 
 def rank_hosts(job: JobView, attempt: int) -> dict[int, str]:
-    """The host of each rank in an attempt: ranks fill the hosts' slots in their order."""
+    """Return the host of each rank in an attempt: ranks fill the hosts' slots in order."""
     record = next((a for a in job.attempts if a.number == attempt), None)
     known = {h.address: h for h in (*job.job.whole_hosts, *job.job.hosts, *job.job.spares)}
     if record is None:
@@ -82,7 +82,7 @@ def _usual_slots(job: JobView) -> int:
 
 
 def _ranks(job: JobView) -> dict[str, tuple[str, ...]]:
-    """Every host with the ranks it held."""
+    """Return every host with the ranks it held."""
     found: dict[str, dict[str, list[int]]] = {}
     numbers = [a.number for a in job.attempts] or [job.status.attempt]
     for number in numbers:
@@ -100,7 +100,7 @@ def _ranks(job: JobView) -> dict[str, tuple[str, ...]]:
 
 
 def _listed(numbers: list[int]) -> str:
-    """1, 2, 3 and 5 as `1-3, 5`."""
+    """Format numbers as ranges: 1, 2, 3 and 5 as `1-3, 5`."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][-1] + 1:
@@ -111,7 +111,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _looks(folder: Path) -> list[Look]:
-    """The looks that are on record, newest first."""
+    """Return the recorded health checks, the newest first."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted((p for p in folder.glob("[!.]*.json")), reverse=True)[:_LOOKS]:

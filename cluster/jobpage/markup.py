@@ -1,4 +1,4 @@
-"""HTML in which nothing but what is written here is markup: every text is escaped, whatever a job put into it."""
+"""HTML builder that escapes every text: only this module's own elements become markup, whatever a job wrote."""
 
 import html
 import re
@@ -11,13 +11,13 @@ _VOID = frozenset({"br", "img", "meta", "rect", "line", "path", "col"})
 
 
 class Markup(str):
-    """Text that is markup already; only this module makes it of other text."""
+    """Text that is markup already; only this module may make it from other text."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Markup:
-    """A value as text."""
+    """Return a value as escaped text."""
     return value if isinstance(value, Markup) else _escaped(value)
 
 
@@ -26,7 +26,7 @@ def _escaped(value: object) -> Markup:
 
 
 def tag(name: str, /, *content: object, **attributes: object) -> Markup:
-    """An element. `class_` is `class`, `aria_label` is `aria-label`; what is None or False is left out."""
+    """Return an element. `class_` is `class`, `aria_label` is `aria-label`; None and False are left out."""
     assert _NAME.fullmatch(name)
     written = []
     for key, value in attributes.items():
@@ -42,14 +42,14 @@ def tag(name: str, /, *content: object, **attributes: object) -> Markup:
 
 
 def joined(*content: object) -> Markup:
-    """One after the other; None is left out."""
+    """Concatenate the contents; None is left out."""
     return Markup("".join(text(one) for one in content if one is not None))
 
 
 def table(
     caption: str, titles: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: frozenset[int] = frozenset()
 ) -> Markup:
-    """A table that can be scrolled by itself where it is too wide. numbers: columns that are aligned at the right."""
+    """Return a table that scrolls by itself if it is too wide. numbers: columns that are aligned at the right."""
 
     def cells(row: Sequence[object], element: str) -> Markup:
         first = {"scope": "col"} if element == "th" else {}
@@ -70,5 +70,5 @@ def table(
 
 
 def facts(rows: Mapping[str, object]) -> Markup:
-    """Names with their values; what is empty is left out."""
+    """Return names with their values as a list; empty values are left out."""
     return tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in rows.items() if value))

@@ -1,4 +1,4 @@
-"""A job's metrics, read line by line into curves and a map of ranks, however long they are."""
+"""Reader of a job's metrics: line by line into curves and a map of ranks, so that the file may be of any length."""
 
 import json
 import math
@@ -21,7 +21,7 @@ _LAST_STEP = 1 << 53
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a job's metrics say."""
+    """Content of a job's metrics."""
 
     curves: tuple[Curve, ...] = ()
     ranks: RankMap | None = None  # None where its program tells nothing of each rank
@@ -30,12 +30,12 @@ class Measured:
     damaged: int = 0  # lines that are no record
 
     def curve(self, kind: str, name: str) -> Curve | None:
-        """The values of this name in records of this kind, if there are any."""
+        """Return the curve of this name in records of this kind; None if there is none."""
         return next((c for c in self.curves if (c.kind, c.name) == (kind, name)), None)
 
 
 def read_metrics(file: Path) -> Measured:
-    """All of a job's `metrics.jsonl`; nothing where there is none."""
+    """Read a job's `metrics.jsonl`; empty if there is none."""
     curves: dict[tuple[str, str], CurveBuckets] = {}
     ranks = RankBuckets()
     records = not_numbers = damaged = 0
@@ -74,7 +74,10 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 
 def whole_lines(opened: BinaryIO) -> Iterator[bytes]:
-    """The whole lines from here on; of one that is too long an empty one. The last, which may be cut off, is none."""
+    """Yield the complete lines from the current position; an overlong one as b"".
+
+    A last line without its end may be cut off, and is skipped.
+    """
     while line := opened.readline(_LONGEST_LINE):
         is_too_long = len(line) == _LONGEST_LINE and not line.endswith(b"\n")
         while is_too_long and line and not line.endswith(b"\n"):
@@ -84,7 +87,7 @@ def whole_lines(opened: BinaryIO) -> Iterator[bytes]:
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """A record of a step, None for what is none."""
+    """Parse the record of a step; None if the line is none."""
     try:
         record = json.loads(line)
         is_one = (

@@ -1,4 +1,4 @@
-"""A job on one page: a file of HTML that asks nothing of any network, whoever opens it, wherever."""
+"""HTML page of one job: a single file that needs no network."""
 
 import base64
 import dataclasses
@@ -25,7 +25,7 @@ _PARTS: tuple[tuple[str, str, Callable[[JobFacts], Markup | None]], ...] = (
 
 
 def page(found: JobFacts) -> str:
-    """The page of one job, of MOST_BYTES at most: pictures go first where there is too much."""
+    """Return the page of one job, at most MOST_BYTES long if dropping pictures suffices."""
     made = _page(found)
     while len(made.encode()) > MOST_BYTES and found.pictures:
         left = found.pictures_left + 1
@@ -40,7 +40,7 @@ def _page(found: JobFacts) -> str:
 
 
 def document(title: str, lead: Markup, parts: list[tuple[str, str, Markup]], note: str) -> str:
-    """A whole file of HTML.
+    """Return a whole HTML file.
 
     lead: what comes below the title. parts: anchor, title and content of each.
     """
@@ -78,7 +78,7 @@ def _section(anchor: str, title: str, content: Markup) -> Markup:
 
 
 def _tools() -> Markup:
-    """What the script shows: how to zoom, and the way back."""
+    """Return the zoom instructions and the reset button, which the script shows."""
     help_ = "Drag over a chart, or press + and - on one, to zoom all; arrows read values. "
     return tag(
         "p",

@@ -1,4 +1,4 @@
-"""How long each rank's own work took beside the others', over the time of a job: for whom all wait, and when."""
+"""Map of ranks by time: each rank's own work beside that of the others, which shows for whom all wait, and when."""
 
 import base64
 import itertools
@@ -16,7 +16,10 @@ LEVELS = 120  # of a byte that stands for a share: 0 nothing known, 1 a quarter 
 
 @dataclass(frozen=True, kw_only=True)
 class RankMap:
-    """Ranks by time. A share is a rank's own work per step, input and computing, over the median of all ranks."""
+    """Map of ranks by time.
+
+    A share is a rank's own work per step (input and computing) over the median of all ranks.
+    """
 
     ranks: int
     columns: int
@@ -25,7 +28,7 @@ class RankMap:
     levels: str  # base64 of ranks times columns bytes, rank after rank: see `share_of`
 
     def shares(self) -> list[list[float | None]]:
-        """For each rank its share in each column; None where nothing is known."""
+        """Return each rank's share per column; None where it is not known."""
         data = base64.b64decode(self.levels)
         rows = (data[r * self.columns : (r + 1) * self.columns] for r in range(self.ranks))
         return [[share_of(level) for level in row] for row in rows]
@@ -33,7 +36,7 @@ class RankMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """A rank that the others waited for."""
+    """Rank that the others waited for."""
 
     rank: int
     mean: float  # share, over the columns in which it was seen
@@ -43,18 +46,18 @@ class Straggler:
 
 
 def level_of(share: float) -> int:
-    """The byte that stands for a share, on a logarithmic scale."""
+    """Return the byte that encodes a share, on a logarithmic scale."""
     place = (math.log2(min(max(share, 0.25), 4.0)) + 2) / 4
     return 1 + round(place * (LEVELS - 1))
 
 
 def share_of(level: int) -> float | None:
-    """The share that a byte stands for."""
+    """Return the share that a byte encodes; None for 0."""
     return None if not level else float(2.0 ** ((level - 1) / (LEVELS - 1) * 4 - 2))
 
 
 def stragglers(ranks: RankMap, most: int = 8) -> tuple[Straggler, ...]:
-    """The ranks that were slow for a while, the one that cost most first."""
+    """Return the ranks that were slow in two neighbouring columns, the most costly first."""
     found = []
     for rank, row in enumerate(ranks.shares()):
         seen = [(share, column) for column, share in enumerate(row) if share is not None]
@@ -75,7 +78,7 @@ def stragglers(ranks: RankMap, most: int = 8) -> tuple[Straggler, ...]:
 
 @dataclass
 class RankBuckets:
-    """A map that is read record by record; columns become twice as wide whenever they are too many."""
+    """Accumulator of a map; columns double in width whenever they are too many."""
 
     most: int = MOST_COLUMNS
     _width: float = 1.0  # seconds
@@ -83,7 +86,7 @@ class RankBuckets:
     _sums: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)  # column, rank: sum of shares, count
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """A record of a training, if it has times of each rank."""
+        """Add a training record, if it has times of each rank."""
         shares = _shares(record.get("rank_input_s"), record.get("rank_compute_s"))
         if not shares:
             return
@@ -98,7 +101,7 @@ class RankBuckets:
                 self._merge(index // 2, sums)
 
     def rank_map(self) -> RankMap | None:
-        """What has been added; None if that was nothing."""
+        """Return the map of the records added so far; None if there were none."""
         if self._start is None:
             return None
         ranks = 1 + max(max(sums) for sums in self._sums.values())
@@ -117,9 +120,10 @@ class RankBuckets:
         )
 
     def _covered(self) -> Iterator[tuple[int, int]]:
-        """Each column with a record, and from which on it counts: a record tells of the time since the one before.
+        """Yield each column with a record, and the first column that the record covers.
 
-        Where that is longer than three times what is usual, the job did something else meanwhile.
+        A record covers the time since the one before. If that gap exceeds three times the usual, the job did something
+        else meanwhile, and the record covers its own column alone.
         """
         known = sorted(self._sums)
         gaps = [after - before for before, after in itertools.pairwise(known)]
@@ -136,7 +140,7 @@ class RankBuckets:
 
 
 def _shares(inputs: Any, computing: Any) -> list[float]:
-    """Each rank's own time over the median; [] where that is not known of all."""
+    """Return each rank's own time over the median; [] unless it is known for all."""
     if not (isinstance(inputs, list) and isinstance(computing, list) and len(inputs) == len(computing) <= MOST_RANKS):
         return []
     try:

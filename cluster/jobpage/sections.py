@@ -1,4 +1,4 @@
-"""The parts of a job's page that are facts and tables, each from the job's facts to markup."""
+"""Sections of a job's page with facts and tables, each built from the job's facts."""
 
 import shlex
 
@@ -16,7 +16,7 @@ from cluster.terminal import counted
 
 
 def outcome(job: JobView) -> str:
-    """How it went, in words."""
+    """Describe the job's state, duration and useful share of time in a sentence."""
     words = {
         JobState.QUEUED: "It waits for its turn",
         JobState.STARTING: "It starts",
@@ -37,7 +37,7 @@ def outcome(job: JobView) -> str:
 
 
 def head(found: JobFacts) -> Markup:
-    """What it is, and how it ended or goes."""
+    """Return the head of the page: what the job is, and how it goes or ended."""
     job = found.view
     asked, status = job.job, job.status
     p = job.progress
@@ -61,7 +61,7 @@ def head(found: JobFacts) -> Markup:
 
 
 def scores(measured: Measured) -> list[str]:
-    """The last scores of its evaluations, in words."""
+    """Return the last scores of its evaluations, in words."""
     found = []
     for name, label, unit in (
         ("top1", "top-1", " %"),
@@ -75,7 +75,7 @@ def scores(measured: Measured) -> list[str]:
 
 
 def hosts(found: JobFacts) -> Markup | None:
-    """The hosts, with what is known of their health."""
+    """Return the table of hosts with their health; None if there are none."""
     rows: list[list[object]] = []
     for one in found.hosts:
         health = "; ".join(one.findings) or ("nothing found" if one.looked else "not looked at")
@@ -87,7 +87,7 @@ def hosts(found: JobFacts) -> Markup | None:
 
 
 def checkpoints(found: JobFacts) -> Markup | None:
-    """The newest checkpoints and the best."""
+    """Return the table of the newest checkpoints and the best; None if there are none."""
     if not found.checkpoints:
         return None
     rows: list[list[object]] = [
@@ -103,7 +103,7 @@ def checkpoints(found: JobFacts) -> Markup | None:
 
 
 def pictures(found: JobFacts) -> Markup | None:
-    """What a detector drew, as small pictures."""
+    """Return the small pictures that a detector drew; None if there are none."""
     if not found.pictures:
         return None
     images = (
@@ -120,7 +120,7 @@ def pictures(found: JobFacts) -> Markup | None:
 
 
 def command(found: JobFacts) -> Markup:
-    """Exactly what ran, but for secrets in it: words, versions, code."""
+    """Return the command, versions and code, with secrets masked."""
     asked = found.view.job
     rows = {
         "code": code_in_words(found.view),
@@ -145,7 +145,7 @@ def command(found: JobFacts) -> Markup:
 
 
 def difference(found: JobFacts) -> Markup | None:
-    """How its code differed from its revision."""
+    """Return the diff of the job's code from its revision; None if there is none."""
     if not found.difference:
         return None
     left = f"{found.difference_left:,} more bytes: code.diff in the job's folder" if found.difference_left else None
@@ -156,7 +156,7 @@ def difference(found: JobFacts) -> Markup | None:
 
 
 def tail(found: JobFacts) -> Markup | None:
-    """The last lines of its log."""
+    """Return the last lines of the log; None if there are none."""
     if not found.tail:
         return None
     return tag("pre", "\n".join(found.tail), tabindex="0", aria_label="The last lines of the log")

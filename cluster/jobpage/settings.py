@@ -1,4 +1,4 @@
-"""What was asked of jobs, setting by setting, and what came of it: where jobs differ, and where they do not."""
+"""Settings and outcomes of several jobs, and those in which they differ."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ Row = tuple[str, tuple[str, ...]]
 
 
 def settings(found: Sequence[JobFacts]) -> list[Row]:
-    """Settings in which these jobs differ."""
+    """Return the settings in which these jobs differ."""
     return _differing([_settings(one) for one in found])
 
 
 def outcomes(found: Sequence[JobFacts]) -> list[Row]:
-    """What came of them, whether it differs or not."""
+    """Return all outcomes of the jobs, equal ones included."""
     each = [_outcome(one) for one in found]
     names = dict.fromkeys(name for one in each for name in one)
     return [(name, tuple(one.get(name, "") for one in each)) for name in names]
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:
-    """The flags of a command line with their values, and what comes without one, by place.
+    """Return a command line's flags with their values, and under "command" the words without a flag.
 
     A flag's value is what follows it up to the next flag; one that is given twice has both.
     """
@@ -68,7 +68,7 @@ def _settings(found: JobFacts) -> dict[str, str]:
 
 
 def _difference(found: JobFacts) -> str:
-    """A name for how the trainers' code differs from its revision, the same for the same one."""
+    """Return an identifier of the code's diff, equal for equal diffs."""
     size = len(found.difference.encode()) + found.difference_left
     return f"{hashlib.sha256(found.difference.encode()).hexdigest()[:12]}, {size:,} bytes" if size else ""
 

@@ -1,4 +1,4 @@
-"""Which ranks the others waited for, and when: a map of ranks by time, and a table."""
+"""Section on stragglers: a map of ranks by time, and a table."""
 
 import datetime
 
@@ -14,7 +14,7 @@ from cluster.terminal import counted
 
 
 def rank_map(found: JobFacts) -> Markup:
-    """Which ranks the others waited for, and when."""
+    """Return the map and table of ranks that the others waited for, or a note if the program reports no times."""
     ranks = found.measured.ranks
     if ranks is None:
         return tag("p", "This program tells nothing of the time that each rank takes by itself.", class_="note")
@@ -74,7 +74,7 @@ def _map_figure(ranks: RankMap, slow: list[int]) -> Markup:
 
 
 def _host_of_ranks(job: JobView) -> dict[int, str]:
-    """Each rank's hosts over all attempts."""
+    """Return each rank's hosts over all attempts."""
     found: dict[int, dict[str, None]] = {}
     for a in [a.number for a in job.attempts[-MOST:]] or [job.status.attempt]:
         for rank, host in rank_hosts(job, a).items():
@@ -83,7 +83,7 @@ def _host_of_ranks(job: JobView) -> dict[int, str]:
 
 
 def clock(at: float) -> str:
-    """A time of day with its date, UTC, to the minute."""
+    """Format a time as date and time of day, UTC, to the minute."""
     try:
         return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M}"
     except (OverflowError, ValueError, OSError):

@@ -1,1 +1,1 @@
-"""`inv setup`: what a node needs beside its image: the project's environment, the operator's own script, settings."""
+"""`inv setup`: the project's environment, the operator's own script and node settings, in addition to the image."""

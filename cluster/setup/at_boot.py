@@ -1,4 +1,4 @@
-"""The set-up script at a node's first boot: `python -m cluster.setup.at_boot FILE`, run by scripts/setup.sh as root."""
+"""Set-up script at a node's first boot: `python -m cluster.setup.at_boot FILE`, run by scripts/setup.sh as root."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from cluster.setup.setup import environment_of
 
 
 def main(path: str) -> int:
-    """Run it unless it has succeeded here; its exit code is 1 if it fails, its reason the last line."""
+    """Run the script unless it has succeeded here. Return 1 if it fails, with the reason as the last printed line."""
     script = Script(name="setup", text=Path(path).read_text())
     told = environment_of(
         name=os.environ["NAME"],

@@ -1,4 +1,4 @@
-"""Settings that health judges, applied when asked: persistence mode, clocks and power of GPUs, MTU, the kernel's."""
+"""Node settings that health checks, applied on request: GPU persistence mode, clocks and power, MTU, sysctl values."""
 
 import dataclasses
 import shlex
@@ -27,7 +27,7 @@ KERNEL_OFF = ("kernel.numa_balancing",)
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One setting of one host."""
+    """Change of one setting on one host."""
 
     what: str
     before: str
@@ -43,14 +43,14 @@ class Change:
         return text if self.is_done else f"{text}  ({shlex.join(self.command)})"
 
     def record(self, host: Host) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the change as JSON data."""
         return {"host": host.address, "rank": host.rank, **vars(self), "command": list(self.command)}
 
 
 def gpu_changes(gpus: Sequence[Mapping[str, str]]) -> list[Change]:
-    """Persistence mode on, application clocks at their highest, the power limit at the GPU's default.
+    """Return changes for persistence mode on, the highest application clocks, and the default power limit.
 
-    What a GPU or its driver does not have it names `[N/A]`, and is left alone.
+    A value that a GPU or its driver does not have reads `[N/A]` and is left alone.
     """
     changes = []
     for gpu in gpus:
@@ -69,14 +69,14 @@ def gpu_changes(gpus: Sequence[Mapping[str, str]]) -> list[Change]:
 
 
 def kernel_changes(now: Mapping[str, str]) -> list[Change]:
-    """What of the kernel is below its least, or is on that should be off."""
+    """Return changes for kernel settings that are below their minimum, or on and should be off."""
     low = {n: least for n, least in KERNEL.items() if n in now and now[n].isdigit() and int(now[n]) < least}
     wanted = {**low, **{n: 0 for n in KERNEL_OFF if now.get(n, "0") != "0"}}
     return [_change(n, now[n], str(value), "sysctl", "-w", f"{n}={value}") for n, value in wanted.items()]
 
 
 def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
-    """The largest frame that most hosts have, the master's where there is no most, on those that have another."""
+    """Return changes of the MTU to that of most hosts, on hosts with another. In a tie the lowest rank's MTU counts."""
     counts = Counter(int(cards[host][1]) for host in sorted(cards))
     usual = counts.most_common(1)[0][0] if counts else 0  # of equally many the one that came first
     return {
@@ -89,8 +89,9 @@ def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
 def find_changes(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host]
 ) -> tuple[dict[Host, list[Change]], dict[Host, str]]:
-    """What would have to change on each of these hosts, and why hosts could not be asked. All are asked: they are
-    compared.
+    """Return the changes that each of these hosts needs, and why other hosts gave no answer.
+
+    All hosts of the cluster are queried, because they are compared.
     """
     sent = program(_ONHOST, "now", [*KERNEL, *KERNEL_OFF])
     results, told = ask(reach, cluster.hosts, sent, lambda host: [host.address], limits=Limits(total_s=LIMIT_S))
@@ -104,7 +105,7 @@ def find_changes(
 
 
 def apply_changes(reach: Reach, changes: Mapping[Host, Sequence[Change]]) -> dict[Host, list[Change]]:
-    """Make them; each as it ended."""
+    """Apply the changes, and return each with its result."""
     hosts = [h for h, some in changes.items() if some]
     results, told = ask(
         reach,

@@ -1,4 +1,4 @@
-"""The operator's set-up script, as `setup` in cluster.toml names it."""
+"""Operator's set-up script, which `setup` in cluster.toml names."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ MOST_BYTES = 16 * 1024  # it travels in the stack's template, which has room for
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A script, and what tells it from another."""
+    """Set-up script with its name and digest."""
 
     name: str
     text: str
 
     @property
     def digest(self) -> str:
-        """Of its content: it runs once per digest on each host."""
+        """Return the hash of its content: it runs once per digest on each host."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 def read_script(path: Path) -> Script:
-    """The script of this path. Raises FieldError for one that cannot be run or would tell a secret."""
+    """Read the script. Raises FieldError if it cannot be run or contains a secret."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def read_script(path: Path) -> Script:
 
 
 def _refuse_secrets(path: Path, text: str) -> None:
-    """Raises FieldError for what `inv sync` would not take along either, and for a password in an address."""
+    """Raise FieldError for a secret that `inv sync` would refuse, too, and for a password in an address."""
     data = text.encode()
     if found := secret_or_password_in(data):
         what, at = found

@@ -1,4 +1,4 @@
-"""Every node brought to what it needs: the project's environment where it is missing, then the operator's script."""
+"""Set-up of every node: the project's environment where it is missing, then the operator's script."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ cd {project} 2>/dev/null && [ -x scripts/install.sh ] || {{ echo no project; exi
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What became of one thing on one host."""
+    """Result of one set-up step on one host."""
 
     what: str  # "environment" or the script's name
     state: str  # there, before, would run, done, failed
@@ -36,16 +36,16 @@ class Done:
 
     @property
     def is_failed(self) -> bool:
-        """Whether the host is not as it should be."""
+        """Return True if the step failed."""
         return self.state == "failed"
 
     def record(self, host: Host) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the result as JSON data."""
         return {"host": host.address, "rank": host.rank, **vars(self)}
 
 
 def environment_of(*, name: str, role: str, shared: str, project: str, user: str) -> dict[str, str]:
-    """What a set-up script is told, at first boot and later alike."""
+    """Return the variables of a set-up script, the same at first boot and later."""
     return {
         "DLAMI_CLUSTER": name,
         "DLAMI_ROLE": role,
@@ -61,7 +61,7 @@ def environment_of(*, name: str, role: str, shared: str, project: str, user: str
 def run_script(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], script: Script, *, limit_s: float, force: bool, dry_run: bool
 ) -> dict[Host, Done]:
-    """The script on every host that has not had it; what became of it there."""
+    """Run the script on every host where it has not yet succeeded, and return the results."""
     if dry_run and not force:
         sent = program(_SCRIPT, "plan", script.digest)
     elif dry_run:
@@ -105,7 +105,7 @@ def _done(what: str, said: Mapping[str, Any]) -> Done:
 
 
 def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[Host, Done]:
-    """The project's environment on every host that has the project without it; what became of it there."""
+    """Install the project's environment on every host that has the project without it, and return the results."""
     what = "environment"
     look = marked(_LOOK.format(project=shlex.quote(cluster.project)))
     found: dict[Host, Done] = {}
@@ -144,7 +144,7 @@ def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *
 
 
 def lines(done: Mapping[Host, Done]) -> list[str]:
-    """What became of it, hosts with the same end together, the failed ones last with what they said."""
+    """Format the results: hosts with the same result together, failed ones last with their output."""
     from cluster.hostset import fold
 
     shown = {"there": "is there", "before": "was done before", "would run": "would run", "done": "done"}

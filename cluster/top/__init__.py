@@ -1,1 +1,1 @@
-"""`inv top`: all hosts and the running jobs as they are now, refreshed every second."""
+"""`inv top`: live view of all hosts and the active jobs, refreshed every second."""

@@ -1,4 +1,4 @@
-"""The columns of the table: what each shows of a host, in how many characters, and which go where it is narrow."""
+"""Columns of the table: content, width, and which are dropped on a narrow terminal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _UNITS = ("", "K", "M", "G", "T", "P")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column. Values are text; "" where there is nothing to tell."""
+    """Column of the table. Values are text; "" if there is none."""
 
     title: str
     width: int
@@ -22,7 +22,7 @@ class Column:
 
 
 def size(amount: float | None) -> str:
-    """Bytes, or bytes per second, in four characters: 999, 1.2K, 34M, 5.6G (powers of 1000)."""
+    """Format bytes, or bytes per second, in four characters: 999, 1.2K, 34M, 5.6G (powers of 1000)."""
     if amount is None:
         return ""
     for unit in _UNITS:
@@ -33,12 +33,12 @@ def size(amount: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1, without its sign."""
+    """Format a share of 1 as a percentage without the sign; "" for None."""
     return "" if share is None else f"{100 * share:.0f}"
 
 
 def ping(seconds: float | None) -> str:
-    """In milliseconds."""
+    """Format seconds as milliseconds; "" for None."""
     return "" if seconds is None else f"{1000 * seconds:.{2 if seconds < 0.01 else 0}f}"
 
 
@@ -61,12 +61,12 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def gpus(seen: HostSeen) -> tuple[Gpu, ...]:
-    """The host's GPUs."""
+    """Return the host's GPUs."""
     return seen.vitals.gpus if seen.vitals else ()
 
 
 def ranks(seen: HostSeen) -> tuple[Rank, ...]:
-    """The ranks on it."""
+    """Return the ranks on the host."""
     return seen.vitals.ranks if seen.vitals else ()
 
 
@@ -159,12 +159,12 @@ COLUMNS = (
 
 
 def share_of_memory(gpu: Gpu) -> float | None:
-    """How full a GPU's memory is."""
+    """Return the used share of a GPU's memory; None if it is not known."""
     return gpu.memory_used / gpu.memory_total if gpu.memory_used is not None and gpu.memory_total else None
 
 
 def chosen(hosts: Sequence[HostSeen], width: int) -> list[Column]:
-    """The columns for which there is something to show, and room."""
+    """Return the columns that have values and fit into the width."""
     kinds = {"host"}
     kinds |= {"gpu"} if any(gpus(h) for h in hosts) else set()
     kinds |= {"rank"} if any(ranks(h) for h in hosts) else set()

@@ -1,4 +1,4 @@
-"""`inv top`: frames on the terminal until somebody quits, one frame, or frames as JSON."""
+"""`inv top`: frames on the terminal until the user quits, one frame, or frames as JSON."""
 
 import signal
 import sys
@@ -29,7 +29,7 @@ _PAGE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TopRequest:
-    """What `inv top` is asked for."""
+    """Options of `inv top`."""
 
     once: bool = False
     as_json: bool = False
@@ -38,7 +38,7 @@ class TopRequest:
 
 
 def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> int:
-    """Show the hosts; the exit code. 1 where one frame was asked for and lacks a host."""
+    """Show the hosts and return the exit code: 1 if a single frame was requested and a host is missing from it."""
     check(request)
     with Reach(cluster, fanout=max(64, len(hosts))) as reach:
         if request.once:
@@ -58,7 +58,7 @@ def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> in
 
 
 def check(request: TopRequest) -> None:
-    """Raises ConfigError for what cannot be shown."""
+    """Raise ConfigError if an option's value is not possible."""
     if request.every_s < LEAST_S:
         raise ConfigError(f"--watch {request.every_s:g}: hosts are asked every {LEAST_S:g} s at most")
     if request.view.sort not in SORTS:
@@ -66,12 +66,12 @@ def check(request: TopRequest) -> None:
 
 
 def sort_named(name: str) -> str:
-    """The key of a sort by its name; the name itself if there is none."""
+    """Return the key that selects a sort order by name; the name itself if there is none."""
     return next((key for key, (known, _) in SORTS.items() if known == name), name)
 
 
 def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Iterator[Frame]:
-    """A frame every so many seconds, until `look`, which is called all the time, says that it is enough."""
+    """Yield a frame every `every_s` seconds until `look`, which is called continuously, returns True."""
     gatherer.first_answers(FRAME_S)
     due = time.monotonic()
     while True:
@@ -86,7 +86,7 @@ def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Ite
 
 
 def _tell(frame: Frame, request: TopRequest) -> None:
-    """One frame, for a pipe or a file."""
+    """Print one frame, for a pipe or a file."""
     if request.as_json:
         print_json(frame.to_json(), one_line=not request.once)
         return
@@ -102,7 +102,7 @@ def _tell(frame: Frame, request: TopRequest) -> None:
 
 
 def _write(text: str) -> None:
-    """To the terminal, in the letters that it has."""
+    """Write to the terminal; characters that its encoding lacks are replaced."""
     encoding = sys.stdout.encoding or "ascii"
     screen = unfiltered(sys.stdout)
     screen.write(text.encode(encoding, "replace").decode(encoding))
@@ -110,7 +110,7 @@ def _write(text: str) -> None:
 
 
 class Screen:
-    """The terminal's own screen: what is shown there, and what its keys change."""
+    """Full-screen display of frames, which its keys control."""
 
     def __init__(self, console: "Console", view: View) -> None:
         self._console, self._view = console, view
@@ -123,7 +123,7 @@ class Screen:
         self.draw()
 
     def draw(self) -> None:
-        """Draw what is shown, whatever size the terminal has now."""
+        """Draw the current frame at the terminal's current size."""
         self._size = terminal_size()
         if self._frame is None:
             return
@@ -136,7 +136,7 @@ class Screen:
         _write("\x1b[H" + written.get().rstrip("\n") + "\x1b[J")
 
     def look(self, keys: Keys) -> bool:
-        """Do what was pressed, and draw anew where that or the terminal's size asks for it; whether to quit."""
+        """Handle pressed keys and redraw if they or the terminal's size require it. Return True to quit."""
         pressed = keys.pressed()
         if "q" in pressed:
             return True
@@ -159,7 +159,7 @@ class Screen:
 
 @contextmanager
 def _own_screen() -> Iterator[None]:
-    """The terminal's second screen without a cursor; the first one as it was, afterwards, after SIGTERM too."""
+    """Switch to the terminal's alternate screen without a cursor, and back at the end, also after SIGTERM."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     _write("\x1b[?1049h\x1b[?25l\x1b[2J")
     try:

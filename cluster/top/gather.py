@@ -1,4 +1,4 @@
-"""Frames of a whole cluster: every host asked at once, and shown as it is when most have answered."""
+"""Gathering of frames of a whole cluster: queries all hosts in parallel, and shows a frame once most have answered."""
 
 import contextlib
 import time
@@ -24,7 +24,7 @@ SPREAD_S = 0.12  # over which questions are put, so that answers do not queue he
 
 
 class _Memory:
-    """What a host has said lately."""
+    """Recent answers of a host."""
 
     def __init__(self) -> None:
         self.vitals: Vitals | None = None
@@ -48,7 +48,7 @@ class _Memory:
 
 
 class Gatherer:
-    """Asks the hosts and keeps what they say: `with Gatherer(reach, cluster, hosts) as g: g.frame()`."""
+    """Queries the hosts and keeps their answers: `with Gatherer(reach, cluster, hosts) as g: g.frame()`."""
 
     def __init__(self, reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
         self._cluster, self._hosts = cluster, tuple(hosts)
@@ -68,7 +68,7 @@ class Gatherer:
         self._dialogue.__exit__(*exc)
 
     def ask(self) -> None:
-        """Put a question to every host that owes no answer, and hear those that answer meanwhile."""
+        """Query every host that owes no answer, and take in answers that arrive meanwhile."""
         self._ask(list(self._memory))
 
     def _ask(self, hosts: Sequence[Host]) -> None:
@@ -78,7 +78,7 @@ class Gatherer:
             self.listen(max(0.0, began + (n + 1) * gap_s - time.monotonic()))
 
     def listen(self, timeout_s: float) -> None:
-        """Take in what hosts say within this time."""
+        """Take in answers that arrive within this time."""
         deadline = time.monotonic() + timeout_s
         while True:
             for told in self._dialogue.listen(deadline - time.monotonic()):
@@ -89,15 +89,15 @@ class Gatherer:
                 return
 
     def listen_until_answered(self, timeout_s: float) -> None:
-        """The same, and no longer than until nobody who was heard before owes an answer."""
+        """Take in answers until no host that has answered before owes one, or the time is over."""
         deadline = time.monotonic() + timeout_s
         while self._owing() and time.monotonic() < deadline:
             self.listen(min(0.01, deadline - time.monotonic()))
 
     def first_answers(self, timeout_s: float) -> None:
-        """Ask until every host has answered twice, or is known not to be there, or the time is over.
+        """Query until every host has answered twice or is known to be missing, or the time is over.
 
-        Whoever is only slow is waited for, and whoever has answered is left alone meanwhile, so as to owe nothing.
+        Slow hosts are waited for. Hosts that have answered are not queried meanwhile, so that they owe no answer.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -108,7 +108,7 @@ class Gatherer:
                 return
 
     def frame(self) -> Frame:
-        """All hosts as they are known now."""
+        """Return a frame of all hosts in their current state."""
         seen = tuple(self._seen(host) for host in self._hosts)
         return Frame(
             time=time.time(),
@@ -119,16 +119,16 @@ class Gatherer:
         )
 
     def _owing(self) -> bool:
-        """Whether a host that was heard before owes an answer."""
+        """Return True if a host that has answered before owes an answer."""
         heard = (h for h, memory in self._memory.items() if memory.vitals and not self._dialogue.trouble(h))
         return any(self._dialogue.waits_s(h) > 0 for h in heard)
 
     def _is_hopeless(self, host: Host) -> bool:
-        """Whether waiting for it longer is of no use."""
+        """Return True if it is no use to wait longer for the host."""
         return self._sight(host)[0] is Sight.NONSENSE or self._dialogue.failures(host) >= TRIES
 
     def _sight(self, host: Host) -> tuple[Sight, str]:
-        """Whether it is seen, and why not."""
+        """Return the host's visibility, and why it is not seen."""
         trouble, waits_s = self._dialogue.trouble(host), self._dialogue.waits_s(host)
         if nonsense := self._memory[host].nonsense:
             return Sight.NONSENSE, nonsense
@@ -165,7 +165,7 @@ class Gatherer:
             self._jobs_trouble = f"the master: {e}"
 
     def _with_beats(self, job: JobSeen) -> JobSeen:
-        """The job with how far its ranks say that they are, which is newer than its metrics."""
+        """Return the job with the step from its ranks' heartbeats, which are newer than its metrics."""
         steps = [
             rank.step
             for memory in self._memory.values()
@@ -181,14 +181,14 @@ class Gatherer:
 
 
 def pinged_by(host: Host, hosts: Sequence[Host]) -> list[str]:
-    """The addresses of three others, or of fewer where there are no more, so that each is pinged by three."""
+    """Return the addresses of up to three other hosts to ping, so that each host is pinged by three."""
     at, number = hosts.index(host), len(hosts)
     places = {(at + step) % number for step in (1, number // 2, number - 1)} - {at}
     return [hosts[place].address for place in sorted(places)]
 
 
 def one_frame(reach: Reach, cluster: Cluster, hosts: Sequence[Host], timeout_s: float = LOOK_S) -> Frame:
-    """One look at the hosts, as soon as all that are there have answered twice."""
+    """Return one frame, as soon as all hosts that are there have answered twice."""
     with Gatherer(reach, cluster, hosts) as gatherer:
         with contextlib.suppress(KeyboardInterrupt):
             gatherer.first_answers(timeout_s)

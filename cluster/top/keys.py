@@ -1,4 +1,4 @@
-"""Keys of the terminal as they are pressed, without waiting for a line; the terminal is as it was afterwards."""
+"""Keyboard input without waiting for a line; the terminal's mode is restored afterwards."""
 
 import os
 import select
@@ -11,7 +11,7 @@ _ARROWS = {b"[A": "up", b"[B": "down", b"[5~": "page up", b"[6~": "page down", b
 
 
 class Keys:
-    """Pressed keys, from `with` to its end; none where stdin is no terminal."""
+    """Context in which single key presses can be read; it yields none if stdin is no terminal."""
 
     def __enter__(self) -> "Keys":
         self._before: list[Any] | None = None
@@ -26,7 +26,7 @@ class Keys:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def pressed(self) -> list[str]:
-        """Those since the last look: a letter each, or the name of an arrow."""
+        """Return the keys since the last call: letters, or names of arrows. A closed terminal counts as "q"."""
         if self._before is None or not select.select([self._fd], [], [], 0)[0]:
             return []
         data = os.read(self._fd, 256)
@@ -34,7 +34,7 @@ class Keys:
 
 
 def names_of(data: bytes) -> list[str]:
-    """What a terminal sends, as names of keys; what is neither a letter nor an arrow is passed over."""
+    """Translate a terminal's input to names of keys. Bytes that are neither a letter nor an arrow are skipped."""
     found = []
     for n, part in enumerate(data.split(b"\x1b")):
         rest = part

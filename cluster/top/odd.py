@@ -1,4 +1,7 @@
-"""The odd one out: hosts that differ from the others in a value that should be alike, and how far. Pure."""
+"""Outlier detection: hosts that differ from the others in a value that should be alike, and by how much.
+
+Pure functions.
+"""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +19,7 @@ _MAD = 1.4826  # times the median deviation: the standard deviation, were they s
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Something that hosts of one kind which do the same have alike."""
+    """Value that hosts with the same work should have alike, and the difference that counts."""
 
     what: str  # as a column is called
     value: Value
@@ -80,7 +83,10 @@ MEASURES = (
 
 
 def with_odd(hosts: Sequence[HostSeen]) -> tuple[HostSeen, ...]:
-    """The hosts, each with what is odd about it, the oddest first. Those that are not seen are compared to nobody."""
+    """Return the hosts with their outliers, the largest first.
+
+    Hosts that are not seen are left out of the comparison.
+    """
     found: dict[Host, list[Odd]] = {}
     seen = [h for h in hosts if h.is_seen]
     for measure in MEASURES:
@@ -94,7 +100,7 @@ def with_odd(hosts: Sequence[HostSeen]) -> tuple[HostSeen, ...]:
 
 
 def odd_values(values: Mapping[Host, float], measure: Measure) -> dict[Host, Odd]:
-    """Those that are further from the median than what is ordinary, each with how far."""
+    """Return the hosts that are further from the median than is ordinary, each with its distance."""
     if len(values) < FEWEST:
         return {}
     usual = statistics.median(values.values())
@@ -110,7 +116,7 @@ def odd_values(values: Mapping[Host, float], measure: Measure) -> dict[Host, Odd
 
 
 def _groups(hosts: Sequence[HostSeen], *, of_job: bool) -> list[list[HostSeen]]:
-    """Hosts that should be alike: all of them, or those that the same jobs have ranks on."""
+    """Group hosts that should be alike: all of them, or those with ranks of the same jobs."""
     if not of_job:
         return [list(hosts)]
     groups: dict[tuple[str, ...], list[HostSeen]] = {}

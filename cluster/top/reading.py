@@ -1,4 +1,4 @@
-"""Reading what a host answers: text in, values out. Anything that it should not say is a Nonsense with its name."""
+"""Parser of a host's answers. A malformed answer raises Nonsense that names the fault."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ _LONG = 1 << 62
 
 
 class Nonsense(ClusterError):
-    """An answer that no host gives."""
+    """A host's answer is malformed."""
 
 
 def vitals_of(told: Any) -> Vitals:
-    """An answer. Raises Nonsense."""
+    """Parse a host's answer. Raises Nonsense."""
     try:
         gpus, trouble = _gpus(told["gpus"])
         return Vitals(
@@ -45,7 +45,7 @@ def vitals_of(told: Any) -> Vitals:
 
 
 def rates(before: Vitals, now: Vitals) -> Rates | None:
-    """What happened between two answers; None if it booted in between, or no time passed."""
+    """Return the rates between two answers; None if the host has booted in between, or no time has passed."""
     seconds = now.now - before.now
     ticks = now.cpu_ticks[1] - before.cpu_ticks[1]
     moved = [b - a for a, b in zip((*before.net, *before.disk), (*now.net, *now.disk), strict=True)]
@@ -57,7 +57,7 @@ def rates(before: Vitals, now: Vitals) -> Rates | None:
 
 
 def gpu_of(line: str) -> Gpu:
-    """A line of `nvidia-smi --query-gpu --format=csv,noheader,nounits`. Raises ValueError."""
+    """Parse a line of `nvidia-smi --query-gpu --format=csv,noheader,nounits`. Raises ValueError."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != len(QUERY.split(",")):
         raise ValueError(f"nvidia-smi: {line[:60]}")
@@ -74,7 +74,7 @@ def gpu_of(line: str) -> Gpu:
 
 
 def jobs_of(told: Any) -> tuple[tuple[JobSeen, ...], Mapping[str, Mapping[str, Any]], str]:
-    """The master's jobs, their newest metrics by id, and why there are none. Raises Nonsense."""
+    """Parse the master's jobs: the jobs, their newest metrics by id, and why there are none. Raises Nonsense."""
     try:
         if told["age_s"] is None:
             return (), {}, "the shared folder does not answer on the master"
@@ -102,7 +102,7 @@ def jobs_of(told: Any) -> tuple[tuple[JobSeen, ...], Mapping[str, Mapping[str, A
 
 
 def with_metrics(rank: Rank, row: Mapping[str, Any]) -> Rank:
-    """The rank with what its trainer last wrote of it; as it is where that says nothing of it."""
+    """Return the rank with its values from the trainer's last record; unchanged values if that has none."""
 
     def own(name: str) -> float | None:
         values = row.get(name)
@@ -158,7 +158,7 @@ def _rank(told: Any) -> Rank:
 
 
 def _told(field: str) -> float | None:
-    """A value without unit; None where the GPU has no such, or does not answer."""
+    """Parse a value without unit; None if the GPU does not have it, or does not answer."""
     value = measure(field.strip("[]"), "")
     return None if value is None or not math.isfinite(value) else value
 

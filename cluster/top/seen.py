@@ -1,4 +1,4 @@
-"""What is seen of hosts, GPUs, ranks and jobs at one moment."""
+"""Snapshot of hosts, GPUs, ranks and jobs at one moment."""
 
 import enum
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from cluster.watching.seen import Phase
 
 
 class Sight(enum.StrEnum):
-    """Whether a host is seen."""
+    """Visibility of a host."""
 
     SEEN = "seen"
     AWAITED = "awaited"  # it has been asked for the first time
@@ -21,7 +21,7 @@ class Sight(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU; None where it does not tell."""
+    """State of a GPU; None for values that it does not report."""
 
     index: int
     use: float | None  # share of the last second in which a kernel ran
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank of a job: its beat, and what its trainer last wrote of it."""
+    """State of a rank: its heartbeat, and its values from the trainer's last record."""
 
     job: str
     attempt: int
@@ -50,7 +50,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What happened between two answers of a host."""
+    """Rates between two answers of a host."""
 
     cpu: float  # share of all its cores
     net_in: float  # bytes per second
@@ -61,7 +61,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """What one answer of a host says."""
+    """Content of one answer of a host."""
 
     now: float  # by its own clock
     cpu_ticks: tuple[int, int]  # busy, all
@@ -79,7 +79,7 @@ class Vitals:
 
 @dataclass(frozen=True, kw_only=True)
 class Odd:
-    """How far one value of a host is from those of the others."""
+    """Outlier: a value of one host that differs from those of the others."""
 
     what: str
     value: float
@@ -90,7 +90,7 @@ class Odd:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """One host."""
+    """State of a host."""
 
     host: Host
     sight: Sight
@@ -103,13 +103,13 @@ class HostSeen:
 
     @property
     def is_seen(self) -> bool:
-        """Whether what is told of it is of now."""
+        """Return True if the host's values are current."""
         return self.sight is Sight.SEEN
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSeen:
-    """One job that goes on."""
+    """State of an active job."""
 
     id: str
     name: str
@@ -126,7 +126,7 @@ class JobSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """All of it at one moment."""
+    """Snapshot of all hosts and jobs at one moment."""
 
     time: float  # seconds since 1970
     cluster: str
@@ -135,7 +135,7 @@ class Frame:
     jobs_trouble: str = ""  # why no job is told of
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; ratios are shares of 1, sizes bytes, times seconds."""
+        """Return the frame as a JSON object; ratios are shares of 1, sizes bytes, times seconds."""
         return {
             "time": round(self.time, 3),
             "cluster": self.cluster,

@@ -1,4 +1,4 @@
-"""A frame as lines of a terminal: a title, the jobs, a line per host, the odd ones marked, the absent ones grey."""
+"""Terminal view of a frame: a title, the jobs, and a line per host; outliers are marked, absent hosts grey."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ SORTS: dict[str, tuple[str, Callable[[HostSeen], float]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What of a frame is shown, and how."""
+    """Display settings: sort order, rank lines and scroll position."""
 
     sort: str = "h"
     by_rank: bool = False  # a line per rank, too
@@ -45,7 +45,7 @@ class View:
 
 
 def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Text"]:
-    """The frame in so many columns and rows; all of it without a height."""
+    """Format the frame for this width and height; without a height, all of it."""
     head = [_title(frame, view), *(_job(job, frame.time) for job in frame.jobs)]
     if frame.jobs_trouble:
         head.append(_text(frame.jobs_trouble, "yellow"))
@@ -69,7 +69,7 @@ def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Tex
 
 
 def in_order(hosts: Sequence[HostSeen], view: View) -> list[HostSeen]:
-    """The hosts as they are sorted; but in the hostfile's order, those that are not seen come last."""
+    """Return the hosts in the view's order. Hosts that are not seen come last, except in the hostfile's order."""
     _, value = SORTS[view.sort]
     if view.sort == "h":
         return sorted(hosts, key=lambda h: h.host.rank)
@@ -77,7 +77,7 @@ def in_order(hosts: Sequence[HostSeen], view: View) -> list[HostSeen]:
 
 
 def scrolled(view: View, by: int, frame: Frame) -> int:
-    """Where the table begins after scrolling by so many lines."""
+    """Return the first line of the table after scrolling by this many lines."""
     length = len(frame.hosts) + (sum(len(ranks(h)) for h in frame.hosts) if view.by_rank else 0)
     return max(0, min(view.offset + by, length - 1))
 
@@ -137,7 +137,7 @@ def _host(seen: HostSeen, columns: Sequence[Column], address: int, *, by_rank: b
 
 
 def _rank(rank: Rank, seen: HostSeen, columns: Sequence[Column], address: int) -> "Text":
-    """One rank; beside it the GPU that it has, which is the one of its place among the ranks of this host."""
+    """Format a rank's line with the GPU at the rank's position among the job's ranks on this host."""
     own = sorted(r.rank for r in ranks(seen) if r.job == rank.job).index(rank.rank)
     found = gpus(seen)
     gpu = found[own] if own < len(found) else None

@@ -1,1 +1,1 @@
-"""What runs on each host that is set up. Standard library only, Python 3.9."""
+"""Modules that run on each host during set-up. Standard library only, Python 3.9."""

@@ -1,4 +1,4 @@
-"""A set-up script on a host: run once per content, as root, its output kept; a stamp says that it has succeeded."""
+"""Runner of a set-up script on a host: once per content, as root, with a log; a stamp file records success."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PAUSE_S = 0.2
 def run_once(
     name: str, text: str, digest: str, environment: dict[str, str], limit_s: float, force: bool
 ) -> dict[str, Any]:
-    """Run it unless it has succeeded here before, or `force`; what became of it: done, before or failed."""
+    """Run the script unless it has succeeded here before, or `force` is set.
+
+    The result's state is done, before or failed.
+    """
     began = time.monotonic()
     os.makedirs(STAMPS, mode=0o755, exist_ok=True)
     with open(os.path.join(STAMPS, ".lock"), "w") as lock:
@@ -42,12 +45,15 @@ def run_once(
 
 
 def is_done(digest: str) -> bool:
-    """Whether it has succeeded here."""
+    """Return True if the script has succeeded here."""
     return os.path.exists(os.path.join(STAMPS, digest))
 
 
 def main(verb: str, *arguments: Any) -> None:
-    """`plan DIGEST`: say whether it would run; `run NAME TEXT DIGEST LIMIT FORCE ENVIRONMENT`: what became of it."""
+    """Run a verb and send its result.
+
+    `plan DIGEST` sends whether the script would run. `run NAME TEXT DIGEST LIMIT FORCE ENVIRONMENT` runs it.
+    """
     if verb == "plan":
         say({"state": "before" if is_done(*arguments) else "would run"})
     else:
@@ -64,7 +70,10 @@ def _taken(lock: int) -> bool:
 
 
 def _run(name: str, text: str, environment: dict[str, str], limit_s: float, log: BinaryIO) -> str:
-    """Why it failed; "" if it did not. The script is a file in memory: nothing of it stays, whatever happens."""
+    """Run the script and return why it failed; "" if it did not.
+
+    The script is a file in memory, so nothing of it stays.
+    """
     script = os.memfd_create(name, 0)
     os.write(script, text.encode())
     path = f"/proc/self/fd/{script}"
@@ -93,7 +102,7 @@ def _run(name: str, text: str, environment: dict[str, str], limit_s: float, log:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End its whole session, politely first."""
+    """End the child's whole process group: SIGTERM first, then SIGKILL."""
     for step in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, step)
@@ -111,7 +120,7 @@ def _tail(name: str) -> list[str]:
 
 
 def _without_path(line: str, name: str) -> str:
-    """A complaint of the shell with the script's name, and not with that of a file in memory."""
+    """Return a shell's error line with the script's name in place of the file in memory."""
     begin, number = "/proc/self/fd/", ""
     if line.startswith(begin):
         number = line[len(begin) :].split(":")[0]
@@ -119,7 +128,7 @@ def _without_path(line: str, name: str) -> str:
 
 
 def _stamp(digest: str, name: str) -> None:
-    """Say that it has succeeded: whole, on the disk, and only now."""
+    """Record the success atomically, synced to disk."""
     handle, new = tempfile.mkstemp(dir=STAMPS, prefix=".new-")
     with os.fdopen(handle, "w") as file:
         json.dump({"name": name, "time": int(time.time())}, file)

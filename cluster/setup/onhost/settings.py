@@ -1,4 +1,4 @@
-"""Settings of a host that health judges: how they are now, and some of them changed. Changing needs root."""
+"""Settings of a host that health checks: reads them, and changes some. Changes need root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SBIN = ("/usr/sbin", "/sbin")  # on the PATH of root alone, often
 
 
 def now(address: str, kernel: list[str]) -> dict[str, Any]:
-    """How they are: of each GPU, of the card with this address, and these of the kernel, as far as they are there."""
+    """Return the settings of each GPU, of the card with this address, and of the kernel, as far as they exist."""
     told: dict[str, Any] = {"gpus": [], "card": None, "kernel": {}}
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
@@ -40,14 +40,14 @@ def now(address: str, kernel: list[str]) -> dict[str, Any]:
 
 
 def _links() -> list[dict[str, Any]]:
-    """The network cards, each with its addresses; none on a host without `ip`: it is left its MTU."""
+    """Return the network devices with their addresses; [] on a host without `ip`, whose MTU is then left alone."""
     with contextlib.suppress(FileNotFoundError):
         return list(json.loads(_said(["ip", "-j", "addr"]) or "[]"))
     return []
 
 
 def change(commands: list[list[str]]) -> list[str]:
-    """Run them one after another; why each failed, "" for one that did not."""
+    """Run the commands in order. Return why each failed; "" if it did not."""
     why = []
     for words in commands:
         try:
@@ -59,12 +59,12 @@ def change(commands: list[list[str]]) -> list[str]:
 
 
 def main(verb: str, *arguments: Any) -> None:
-    """`now KERNEL ADDRESS`: say how they are; `change COMMANDS`: say what became of each."""
+    """Run `now KERNEL ADDRESS`: send the settings; or `change COMMANDS`: send each command's result."""
     say(now(arguments[1], arguments[0]) if verb == "now" else change(*arguments))
 
 
 def _said(words: list[str]) -> str:
-    """What a command prints. Raises RuntimeError with its own words."""
+    """Return what a command prints. Raises RuntimeError with the command's own message."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
     environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
     try:

@@ -1,1 +1,1 @@
-"""What tells on each host how it is. Standard library only, Python 3.9."""
+"""Modules that report each host's state for `inv top`. Standard library only, Python 3.9."""

@@ -1,4 +1,4 @@
-"""What the kernel counts on this host: processors, memory, network, disks."""
+"""Kernel counters of this host: CPU, memory, network, disks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _EFA_OUT = ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes")
 
 
 def counters() -> dict[str, Any]:
-    """Processor ticks, bytes of memory, bytes that network and disks have moved since boot, how full disks are."""
+    """Return CPU ticks, memory in bytes, bytes of network and disk traffic since boot, and the used share of disks."""
     return {"cpu": _cpu(), "memory": _memory(), "net": _net(), "disk": _disk(), "full": _full()}
 
 
 def _cpu() -> dict[str, int]:
-    """Ticks of all cores together: busy, and all of them."""
+    """Return the ticks of all cores, busy and in total, and the number of cores."""
     with open("/proc/stat") as file:
         lines = file.read().splitlines()
     user, nice, system, idle, waits, irq, softirq, steal = map(int, lines[0].split()[1:9])
@@ -36,7 +36,7 @@ def _memory() -> dict[str, int]:
 
 
 def _net() -> dict[str, int]:
-    """Bytes that came and went through network cards; where there is none to see, through all but the loopback."""
+    """Return bytes in and out of network cards; if none is visible, of all devices but the loopback."""
     with open("/proc/net/dev") as file:
         lines = [line.partition(":") for line in file if ":" in line]
     moved = {name.strip(): fields.split() for name, _, fields in lines}
@@ -50,7 +50,7 @@ def _net() -> dict[str, int]:
 
 
 def _efa() -> tuple[int, int]:
-    """What EFA cards have moved, each way."""
+    """Return the bytes in and out of EFA cards."""
     folder = "/sys/class/infiniband"
     cards = os.listdir(folder) if os.path.isdir(folder) else []
     counts = [f"{folder}/{card}/ports/1/hw_counters/" for card in cards]
@@ -66,7 +66,7 @@ def _number(path: str) -> int:
 
 
 def _disk() -> dict[str, int]:
-    """Bytes that were read from and written to whole disks."""
+    """Return bytes read from and written to whole disks."""
     read = written = 0
     with open("/proc/diskstats") as file:
         for line in file:
@@ -78,7 +78,7 @@ def _disk() -> dict[str, int]:
 
 
 def _full() -> float:
-    """How full the fuller one of the root and the local NVMe is, as a share."""
+    """Return the used share of the root or the local NVMe, whichever is fuller."""
     shares = [0.0]
     for path in ("/", SCRATCH):
         if path == "/" or os.path.ismount(path):

@@ -1,4 +1,4 @@
-"""What `nvidia-smi` says of this host's GPUs, again and again: one that hangs holds up nothing else."""
+"""Reader of this host's GPUs by one `nvidia-smi` process in the background; if it hangs, nothing else waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOOLS = "/usr/bin:/usr/local/bin:/usr/local/cuda/bin:/bin"
 
 
 class Gpus:
-    """One `nvidia-smi` that speaks every second; a start of it for each look would cost more than the looks."""
+    """Background `nvidia-smi` that prints every second; starting one per query would cost more than the query."""
 
     def __init__(self) -> None:
         self._tool = shutil.which("nvidia-smi", path=os.environ.get("PATH", "") + ":" + _TOOLS)
@@ -32,7 +32,7 @@ class Gpus:
             threading.Thread(target=self._listen, daemon=True).start()
 
     def newest(self) -> dict[str, Any] | None:
-        """Its newest lines, how old they are in seconds, and its complaint; None where there is no such tool."""
+        """Return the newest lines, their age in seconds and the last error; None if the tool is missing."""
         if not self._tool:
             return None
         with self._lock:
@@ -40,7 +40,7 @@ class Gpus:
             return {"lines": list(self._rows.values()), "age_s": age, "error": self._error}
 
     def close(self) -> None:
-        """Let it end."""
+        """Kill the process."""
         if self._process:
             with contextlib.suppress(OSError):
                 self._process.kill()
@@ -55,7 +55,10 @@ class Gpus:
             time.sleep(_SOON_S if told else _AGAIN_S)
 
     def _read_to_its_end(self) -> bool:
-        """Take in its lines. Returns True if it told of a GPU: those lines stay until there are newer ones."""
+        """Read the process's lines until it ends.
+
+        Return True if it reported a GPU; those lines stay until newer ones come.
+        """
         assert self._tool
         words = [self._tool, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", "--loop=1"]
         nothing = subprocess.DEVNULL

@@ -1,7 +1,7 @@
-"""How this host is, told each time it is asked, until nobody asks any more.
+"""Reporter of this host's state, which answers queries until they stop.
 
-Each line on stdin is a question, a JSON list: its number, and whether the jobs on the shared folder are asked for, too.
-Counters are told as they stand; who asks makes rates of two answers.
+Each line on stdin is a query, a JSON list: its number, and whether the jobs on the shared folder are wanted, too.
+Counters are sent as they stand; the receiver computes rates from two answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONELY_S = 60  # without a question; then who asked is gone, whether the connec
 
 
 def main(shared: str, others: list[str]) -> None:
-    """Answer until stdin ends.
+    """Answer queries until stdin ends.
 
     others: addresses of a few other hosts.
     """
@@ -50,7 +50,7 @@ def main(shared: str, others: list[str]) -> None:
 
 
 def _ranks() -> list[dict[str, Any]]:
-    """The ranks that beat here and whose process lives."""
+    """Return the ranks with heartbeats here whose process is alive."""
     now = time.monotonic()
     return [
         {

@@ -1,4 +1,4 @@
-"""The jobs on the shared folder that go on, and what their trainers wrote last; read by the master, beside all else."""
+"""Reader of the active jobs on the shared folder, with the last metrics of each; runs on the master, in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROM_STATE = ("state", "attempt", "started", "cause")
 
 
 class Jobs:
-    """A thread reads them once somebody has asked, so that a file server which does not answer holds up no answer."""
+    """Cache of the active jobs, read by a thread after the first query, so that a hung file server delays no answer."""
 
     def __init__(self, shared: str) -> None:
         self._shared = shared
@@ -31,7 +31,7 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def newest(self) -> dict[str, Any]:
-        """The jobs that go on, and how old this is in seconds; None before the folder has answered."""
+        """Return the active jobs, and their age in seconds; None before the folder has answered."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._read_again_and_again, daemon=True)
             self._thread.start()
@@ -78,7 +78,7 @@ def _json(path: str) -> Any:
 
 
 def _last_row(path: str) -> dict[str, Any] | None:
-    """The newest record of training; a line that is cut off is passed over."""
+    """Return the newest training record; truncated lines are skipped."""
     try:
         with os.fdopen(open_file(path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))

@@ -1,6 +1,6 @@
-"""How soon a packet of this host is back from others: the kernel's own answers and times, so that a busy host is fast.
+"""Round-trip times by ping from this host to others. The kernel answers and takes the times, so load does not matter.
 
-The shortest of several ways counts: a host that is slow is so to all of them, and a slow other makes nobody else slow.
+The shortest of several counts. A slow host is slow to all others, and a slow peer affects nobody else's value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRIES = 3  # without any answer; then these networks answer no ping
 
 
 class Ping:
-    """Echo requests to a few others, in a socket that asks for no rights where the system allows that."""
+    """Pings to a few other hosts, over a socket that needs no privileges if the system allows that."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses
@@ -30,7 +30,7 @@ class Ping:
         self._socket, self._is_raw = _opened()
 
     def shortest(self) -> float | None:
-        """Seconds there and back, at most what is waited for; None where no ping is answered or allowed."""
+        """Return the shortest round trip in seconds, at most _WAIT_S; None if no ping is answered or allowed."""
         if self._socket is None or not self._addresses or self._unheard >= _TRIES:
             return None
         sent = self._send()
@@ -46,7 +46,7 @@ class Ping:
         return _WAIT_S if self._was_heard else None
 
     def _send(self) -> dict[int, float]:
-        """When each was sent, by its number."""
+        """Send a ping to each host, and return the send time by sequence number."""
         assert self._socket
         sent = {}
         for address in self._addresses:
@@ -61,7 +61,7 @@ class Ping:
         return sent
 
     def _replies(self, sent: dict[int, float]) -> list[float]:
-        """How long each that is back now took."""
+        """Return the round-trip times of the replies that have arrived."""
         assert self._socket
         found: list[float] = []
         while True:
@@ -80,7 +80,7 @@ class Ping:
 
 
 def _opened() -> tuple[socket.socket | None, bool]:
-    """A socket for pings and whether it is a raw one; None where this user may have none."""
+    """Return a socket for pings, and whether it is a raw one; None if this user may have none."""
     for kind, is_raw in ((socket.SOCK_DGRAM, False), (socket.SOCK_RAW, True)):
         try:
             opened = socket.socket(socket.AF_INET, kind, socket.IPPROTO_ICMP)
@@ -93,7 +93,7 @@ def _opened() -> tuple[socket.socket | None, bool]:
 
 
 def _arrived(extra: list[tuple[int, int, bytes]]) -> float:
-    """When the kernel took it, in seconds since 1970."""
+    """Return when the kernel received the packet, in seconds since 1970."""
     for level, kind, data in extra:
         if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPS) and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
@@ -102,7 +102,7 @@ def _arrived(extra: list[tuple[int, int, bytes]]) -> float:
 
 
 def _checksum(data: bytes) -> int:
-    """Of an ICMP message. Source: RFC 1071."""
+    """Return the checksum of an ICMP message. Source: RFC 1071."""
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
