@@ -140,7 +140,7 @@ def _line(line: Line, number_: int, steps: Range, values: Range) -> Markup:
 
 
 def _bands(bands: Sequence[Band], steps: Range) -> Markup:
-    """Draw a band per attempt with its description; the style sheet tells odd and even ones apart."""
+    """Draw a band per attempt with its description. The style sheet distinguishes odd and even ones."""
     drawn = []
     for band in bands if len(bands) > 1 else ():
         left, right = (min(max(steps.place(s), 0), SCALE) for s in (band.first, band.last))

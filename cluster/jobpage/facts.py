@@ -142,7 +142,7 @@ def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
 
 
 def _difference(file: Path) -> tuple[str, int]:
-    """Return the first bytes of the diff from the last commit, and how many bytes follow; "" and 0 if it is unreadable."""
+    """Return the first bytes of the diff from the last commit, and how many bytes follow; "" and 0 if unreadable."""
     try:
         with os.fdopen(trusted_files.open_file(file), "rb") as opened:
             shown = opened.read(_DIFFERENCE_BYTES)

@@ -87,7 +87,7 @@ def whole_lines(opened: BinaryIO) -> Iterator[bytes]:
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """Parse the record of a step; None if the line is none."""
+    """Parse the record of a step; None if the line is malformed."""
     try:
         record = json.loads(line)
         is_one = (

@@ -40,13 +40,13 @@ class Process:
 
     @property
     def holds_host(self) -> bool:
-        """Return True if it is of a job that is or may be active, or of one that nobody here knows."""
+        """Return True if it is of a job that is or may be active, or of one that this cluster does not know."""
         return bool(self.job) and self.fate in (_RUNS, _LOST, _NOT_KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Shared-memory segment that nobody uses."""
+    """Unused shared-memory segment."""
 
     path: str
     inode: int
@@ -68,7 +68,7 @@ class Leftovers:
 
     @property
     def num_segments(self) -> int:
-        """Return how many shared-memory segments nobody uses."""
+        """Return the number of unused shared-memory segments."""
         return sum(len(found) for found in self.segments.values())
 
     def record(self) -> list[dict[str, Any]]:

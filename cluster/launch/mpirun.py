@@ -32,7 +32,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTags:
-    """Job's tags in the environment of its processes, by which they are told from all others."""
+    """Job's tags in the environment of its processes, which distinguish them from all others."""
 
     id: str
     folder: str = ""  # its record and lease; "" for ranks that are no job on record
@@ -104,7 +104,7 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
 
 
 def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
-    """Return the number of ranks per host, without hosts that hold none; mpirun is not told of those."""
+    """Return the number of ranks per host. Hosts without ranks are left out, also of mpirun's hostfile."""
     counts: dict[Host, int] = {}
     left = np
     for host in sorted(hosts):

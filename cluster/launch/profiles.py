@@ -10,7 +10,7 @@ Kind = Literal["mca", "env", "flag"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One flag or variable of a launch.
+    """Flag or variable of a launch, with its reason.
 
     Placeholders in a value: `{interfaces}` becomes the network devices or networks of the hosts with ranks. `{daemons}`
     includes those of the master, which starts the ranks and may hold none. `{names}` stands for device names alone.

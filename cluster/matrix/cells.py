@@ -14,7 +14,7 @@ from cluster.matrix.file import MOST_CELLS, TRAINERS, Matrix, Value
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One job of a matrix: its command, and its position on the axes."""
+    """Job of a matrix: its command, and its position on the axes."""
 
     number: int  # from 1, in the file's order
     values: Mapping[str, Value]  # of each axis

@@ -45,7 +45,7 @@ class Keeper(Protocol):
 
 
 class Run:
-    """One run of a matrix's cells. An earlier run may have completed some of them.
+    """Run of a matrix's cells. An earlier run may have completed some of them.
 
     measure: returns the results of a job that has succeeded. code: hash of the code that command lines run now. again:
     run cells again that have succeeded with other code.

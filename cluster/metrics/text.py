@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Sample:
-    """One value with its labels."""
+    """Value with its labels."""
 
     labels: Mapping[str, str]
     value: float

@@ -176,7 +176,7 @@ def installed(where: Place) -> str:
 
 
 def complaint(lines: Sequence[str]) -> str:
-    """Return the line of pip's or uv's output that says why it failed."""
+    """Return the line of pip's or uv's output with the reason of the failure."""
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     if errors and errors[-1] != "Exception:":
         return errors[-1] if "from versions" not in "".join(errors[-2:-1]) else errors[-2]

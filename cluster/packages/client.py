@@ -30,7 +30,7 @@ _STOCK_S = 600.0
 
 
 class NotReady(ClusterError):
-    """Some hosts do not have the environment; the text says which, why, and what to do."""
+    """Some hosts do not have the environment; the text names them, the reason and the remedy."""
 
     def __init__(self, wanted: Wanted, made: Ready, num_hosts: int) -> None:
         same: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ class Packages:
     def check(
         self, words: Sequence[str], folder: str, interpreter: Interpreter | None, variables: Mapping[str, str]
     ) -> None:
-        """Raise ConfigError if the program cannot start in this folder of the master; the message says why."""
+        """Raise ConfigError with the reason if the program cannot start in this folder of the master."""
         said = self._call(
             "check",
             Limits(total_s=_CHECK_S),

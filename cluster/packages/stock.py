@@ -20,7 +20,7 @@ _NEW_S = 600.0  # what was used so lately may be of a job that begins at this mo
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """One environment, on all hosts that have it."""
+    """Environment, on all hosts that have it."""
 
     id: str
     what: str  # the file's name, or the image
@@ -35,7 +35,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """This user's environments, and the hosts that gave no answer, by address with why."""
+    """This user's environments, and the reason per host that gave no answer, by address."""
 
     place: str
     environments: tuple[Environment, ...]

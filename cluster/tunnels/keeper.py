@@ -1,4 +1,4 @@
-"""`python -m cluster.tunnels.keeper FOLDER`: the process that serves a page until it is ended or nobody looks any more.
+"""`python -m cluster.tunnels.keeper FOLDER`: the process that serves a page until it is ended or no longer viewed.
 
 The request and every secret are in files of its folder, which only its user can read.
 """
@@ -95,7 +95,7 @@ def _announce(paths: ServicePaths, wanted: Wanted, page: Page, public: str, fing
 
 
 def _is_over(paths: ServicePaths, wanted: Wanted) -> bool:
-    """Return True if nobody has looked at the page for its time limit, or its folder is gone."""
+    """Return True if the page has had no viewer for its time limit, or its folder is gone."""
     try:
         return unattended_s(paths) > (wanted.stays_s if paths.seen.exists() else min(wanted.stays_s, _NEVER_SEEN_S))
     except OSError:

@@ -136,7 +136,7 @@ def is_attended(paths: ServicePaths) -> bool:
 
 
 def unattended_s(paths: ServicePaths) -> float:
-    """Return for how many seconds nobody has looked at the page."""
+    """Return the seconds since the page's last viewer."""
     try:
         return max(0.0, time.time() - paths.seen.stat().st_mtime)
     except FileNotFoundError:

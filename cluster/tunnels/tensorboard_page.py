@@ -1,4 +1,4 @@
-"""TensorBoard server: on loopback, under a path that nobody can guess, because it has no authentication."""
+"""TensorBoard server: on loopback, under a path that cannot be guessed, because it has no authentication."""
 
 import logging
 import secrets

@@ -107,7 +107,7 @@ def typed(before: dict[str, int], now: dict[str, int]) -> bool:
 
 
 def beats() -> int:
-    """Return the sum of the heartbeat counters of all ranks on this host, whoever owns them."""
+    """Return the sum of the heartbeat counters of all users' ranks on this host."""
     total = 0
     for path in glob.glob("/dev/shm/dlami-beat-*"):
         with contextlib.suppress(OSError, struct.error):
@@ -135,7 +135,7 @@ def gpu_is_busy(now: dict[tuple[str, str], Process]) -> bool:
 
 
 def local_data() -> list[str]:
-    """Return a line that lists the content of instance storage, with its size in GiB; [] if there is none.
+    """Describe the content of instance storage on one line, with its size in GiB; [] if there is none.
 
     The data on these disks is lost when the instance ends.
     """

@@ -35,7 +35,7 @@ _PAGES = 20  # of a hundred activities of a group each, the newest first
 
 
 class Refused(Exception):
-    """AWS refused a request or did not answer; the text says which."""
+    """AWS refused a request or did not answer; the text is the reason."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class State:
 
     @property
     def kept_until(self) -> float:
-        """Return the latest time up to which any user keeps the cluster: nobody shortens another user's request."""
+        """Return the latest time up to which any user keeps the cluster. No user can shorten another's request."""
         return max((until for _, until in self.wishes.values()), default=0.0)
 
 

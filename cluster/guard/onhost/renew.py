@@ -1,4 +1,4 @@
-"""One look of the guard on the master: detects useful work, moves the cluster's end and warns. Python 3.9, as root.
+"""Guard's periodic check on the master: detects useful work, moves the cluster's end and warns. Python 3.9, as root.
 
     python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN     once; a timer does so every minute
     python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN 60  forever, where there are no timers
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic) -> Outcome:
-    """Look once, and postpone the end if there is useful work. Return what is to be reported and done."""
+    """Check once, and postpone the end if there is useful work. Return the report and the actions that are due."""
     state, terms, clock = _remembered(place, monotonic())
     if not aws.has_answered and clock is not None:
         aws.offset_s = clock - aws.now()
@@ -196,7 +196,7 @@ def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def save(shared: str, project: str) -> None:
-    """Tell every active job to save and stop, each as its owner; does not wait for that."""
+    """Make every active job save and stop, each as its owner. Does not wait for that."""
     for folder, _ in going(shared):
         words = ["-m", "cluster.jobs", "--shared", shared, "stop", os.path.basename(folder)]
         with contextlib.suppress(OSError):
@@ -257,7 +257,7 @@ def _reports(place: Place) -> list[dict[str, Any]]:
 
 
 def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | None, float | None]:
-    """Return state and terms of the last look, and AWS's time now; the time is None if the host has booted since."""
+    """Return state and terms of the last look, and AWS's current time; the time is None if the host has booted since."""
     boot = _boot()
     for path in (place.run, os.path.join(place.folder, "state.json")):
         said = _object(path)
@@ -322,7 +322,7 @@ def _folders(place: Place) -> None:
 
 
 def main(name: str, life: str, region: str, shared: str, project: str, login: str, every_s: str = "") -> int:
-    """Look once and act on it or, given `every_s`, again and again."""
+    """Check once and act on the result or, given `every_s`, again and again."""
     place = Place(name=name, shared=shared, life=life)
     while True:
         _look_and_act(place, region, project, login)

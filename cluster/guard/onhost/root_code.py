@@ -1,4 +1,4 @@
-"""Check of code before root runs it: nobody but root may be able to change it. Python 3.9, as root.
+"""Check of code before root runs it: only root may be able to change it. Python 3.9, as root.
 
     python3 root_code.py PROJECT [MAKER]     exits 0 if root may run it, else prints the first path that is not root's
 

@@ -19,7 +19,7 @@ _SBIN = ("/usr/sbin", "/sbin")
 
 
 class Failed(Exception):
-    """The folder cannot be served or mounted; the text says why."""
+    """The folder cannot be served or mounted; the text is the reason."""
 
 
 def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:

@@ -216,7 +216,7 @@ def _own_chain(table: dict[int, Process]) -> set[int]:
 
 
 def _has_framework(pid: int) -> bool:
-    """Return True if a training framework is loaded. Only root can tell for other users' processes."""
+    """Return True if a training framework is loaded. For other users' processes this needs root."""
     return re.search(rb"libtensorflow_framework|libtorch|horovod", _read_or_nothing(f"/proc/{pid}/maps")) is not None
 
 
