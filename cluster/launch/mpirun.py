@@ -104,7 +104,7 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
 
 
 def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
-    """Return the number of ranks per host. Hosts without ranks are left out, also of mpirun's hostfile."""
+    """Return the number of ranks per host. Hosts without ranks are left out: mpirun does not get them."""
     counts: dict[Host, int] = {}
     left = np
     for host in sorted(hosts):

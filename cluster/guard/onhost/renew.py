@@ -257,7 +257,10 @@ def _reports(place: Place) -> list[dict[str, Any]]:
 
 
 def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | None, float | None]:
-    """Return state and terms of the last look, and AWS's current time; the time is None if the host has booted since."""
+    """Return state and terms of the last look, and AWS's current time.
+
+    The time is None if the host has booted since. All three are None if nothing is stored.
+    """
     boot = _boot()
     for path in (place.run, os.path.join(place.folder, "state.json")):
         said = _object(path)
