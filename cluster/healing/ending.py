@@ -8,16 +8,16 @@ class Ending(enum.StrEnum):
 
     DONE = "done"
     STOPPED = "stopped"  # asked for, by 'inv jobs.stop'
-    TOLD = "told"  # ranks left in good order because somebody else's SIGTERM came to one of them
-    HOST = "host"  # it was lost
-    DAEMON = "daemon"  # mpirun's, on a host that answers
+    TOLD = "told"  # ranks saved and left: one of them received a SIGTERM that was not ours
+    HOST = "host"  # a host was lost
+    DAEMON = "daemon"  # mpirun's daemon failed, on a host that answers
     RANK_SIGNAL = "rank-signal"  # a signal ended a rank (out of memory, a segmentation fault), or another had lost it
-    GPU = "gpu"  # one failed below a rank, or its driver did
-    PROGRAM = "program"  # a rank ended with an error of its own
+    GPU = "gpu"  # a rank's GPU or its driver failed
+    PROGRAM = "program"  # the program itself failed in a rank
     HANG = "hang"  # ranks stood still
-    LAUNCH = "launch"  # it could not start
-    SHARED_FOLDER = "shared-folder"  # full, read-only or gone
-    WHOLE = "whole"  # it had fewer hosts than the job, and left in good order because all can be had again
-    NOTICE = "notice"  # a host said that it will go
-    MASTER = "master"  # it was away, and the supervisor ended with it without a last word
-    SUPERVISOR = "supervisor"  # who watches it failed, or was told to end, such as by a shutdown of the master
+    LAUNCH = "launch"  # the attempt could not start
+    SHARED_FOLDER = "shared-folder"  # it is full, read-only or gone
+    WHOLE = "whole"  # ranks saved and left an attempt on fewer hosts, because all are available again
+    NOTICE = "notice"  # a host has a preemption notice
+    MASTER = "master"  # the master went down, and the supervisor with it, before it could record why
+    SUPERVISOR = "supervisor"  # the supervisor failed, or was asked to end, such as by a shutdown of the master

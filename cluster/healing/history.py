@@ -50,7 +50,7 @@ class History:
     offset_s: float = 0.0  # added to that boot's monotonic clock, the clock that dates the last attempt
 
     def with_last(self, record: AttemptRecord) -> "History":
-        """Return a copy with this record as its last attempt."""
+        """Return a copy with this record as its last attempt. It replaces a record of the same number."""
         kept = (a for a in self.attempts if a.number < record.number)
         return dataclasses.replace(self, attempts=(*kept, record))
 

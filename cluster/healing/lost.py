@@ -72,7 +72,7 @@ def _is_of_this_master(job: Job, status: Status) -> bool:
 def _may_be_lost(status: Status) -> bool:
     """Return True if only the lease can show whether the job is lost.
 
-    Its record says that it runs, and its supervisor cannot be checked from here.
+    By its record it runs, but its supervisor cannot be checked from here.
     """
     return status.state.is_going and bool(status.supervisor and not status.supervisor.is_of_this_boot)
 

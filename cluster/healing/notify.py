@@ -97,7 +97,7 @@ class Notifier:
         while (message := self._waiting.get()) is not None:
             try:
                 deliver(self._notify, message)
-            except Exception as e:  # whatever it is, the job goes on
+            except Exception as e:  # whatever it is, the job continues
                 self._log(f"notify: '{message.event}' was not told: {e if isinstance(e, ClusterError) else repr(e)}")
 
 

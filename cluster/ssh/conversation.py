@@ -55,7 +55,7 @@ class Conversation:
 
     @property
     def is_connecting(self) -> bool:
-        """Return True until the command has begun or the host was given up."""
+        """Return True while the command has not begun and there is no result yet."""
         return self.result is None and not self.was_open
 
     @property
@@ -216,7 +216,7 @@ class Conversation:
         self._selector.unregister(getattr(self._channel, name))
         if name == "stdout":
             self._take("stdout", self._start.rest())
-        if self.was_open and not self._open and not self.result:  # else a connection that died; its control says so
+        if self.was_open and not self._open and not self.result:  # else the connection died, which _on_control handles
             self.finish(self._not_begun() if self._channel.exit_code is not None else self._why_no_code())
 
     def _not_begun(self) -> Failure | None:

@@ -62,8 +62,8 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
 
 
 def undisturbed() -> contextlib.AbstractContextManager[None]:
-    """Postpone Ctrl-C, TERM and HUP, and print a line to whoever sends them.
+    """Postpone Ctrl-C, TERM and HUP, and print a line when one arrives.
 
-    Afterwards handlers of the program's own receive the signals. Python's default handlers do not.
+    Afterwards the program's own handlers receive the signals. A signal without such a handler is dropped.
     """
     return put_off("ending the processes on the hosts; that takes seconds, half a minute at most", forgets_ctrl_c=True)

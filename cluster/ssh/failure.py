@@ -21,15 +21,15 @@ class Reason(Enum):
     REFUSED_KEY = "refused key"  # it does not let us in
     NO_TUNNEL = "no tunnel"  # the AWS CLI does not lead there, or a key could not be lent
     TURNED_AWAY = "turned away"  # its sshd has no place for one more session
-    NO_SESSION = "no session"  # ssh's complaint is none of those above
+    NO_SESSION = "no session"  # ssh failed for another reason
     NOT_BEGUN = "not begun"  # the login shell there ended without coming to the command
     NOT_STARTED = "not started"  # this machine could start neither ssh nor the command
     TIME_LIMIT = "time limit"
     SILENCE = "silence"
-    OUTPUT_NOT_KEPT = "output not kept"  # this machine had no room for what it said
+    OUTPUT_NOT_KEPT = "output not kept"  # this machine could not store the output
     SIGNAL = "signal"  # ended there by a signal
     BROKE_OFF = "broke off"  # the connection was lost while it ran
-    NO_ANSWER = "no answer"  # it ended well, and what it said is not a whole answer
+    NO_ANSWER = "no answer"  # it exited with 0, but its answer is not complete
     INTERRUPTED = "interrupted"  # by the operator here
 
 
@@ -44,7 +44,7 @@ class Failure:
 
     reason: Reason
     limit_s: float = 0.0  # the limit that was exceeded
-    detail: str = ""  # what ssh or the kernel said
+    detail: str = ""  # the message of ssh or the kernel
     user: str | None = None  # as which we logged in
     key: Path | None = None  # that we showed
     gateway: str = ""  # it is this gateway, before the host, that failed
@@ -113,7 +113,7 @@ def _reason_of(said: str) -> tuple[Reason, str]:
     return Reason.NO_SESSION, telling_line(said) or "ssh ended without a word"
 
 
-_COMPLAINTS = (  # the first that is found: ssh says more than one thing
+_COMPLAINTS = (  # the first match counts: ssh prints several lines
     (Reason.CHANGED_HOST, r"IDENTIFICATION HAS CHANGED|ost key for .* has changed"),
     (Reason.UNKNOWN_HOST, r"host key is known for|Host key verification failed"),
     (Reason.REFUSED_KEY, r"Permission denied|Too many authentication failures"),

@@ -32,7 +32,7 @@ from cluster.ssh.result import FanOut, Result
 Stdin = bytes | Path | Callable[[Host], bytes]
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
 _TUNNEL_S = 30.0  # for a gateway to which the AWS CLI leads: it asks AWS several things first
-_STALLED_S = 1.0  # a host silent for so long no longer counts: the others need not wait for it
+_STALLED_S = 1.0  # a host that connects for longer takes no place from the others
 _ACCEPT_S = 2.0  # a live connection answers at its control socket within this time
 _TICK_S = 0.05  # how late a limit may be noticed
 _SHOW_S = 0.2  # between two reports of progress

@@ -186,7 +186,7 @@ def terminate(path: Path, timeout_s: float = 2.0) -> bool:
 
 
 def _ask(path: Path, request: int, timeout_s: float) -> int | None:
-    """Return the kind of the answer to a request. Return None if ssh hung up instead, 0 if nobody was there."""
+    """Return the kind of the answer to a request. Return None if ssh hung up instead, 0 if no ssh answered."""
     try:
         control = _connected(path, timeout_s)
     except OSError:

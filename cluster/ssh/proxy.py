@@ -36,7 +36,7 @@ def main(words: list[str]) -> None:
     if "lend" in given:
         try:
             lend(**given["lend"])
-        except Exception as e:  # of boto3's many kinds; nobody would see a traceback
+        except Exception as e:  # boto3 has many kinds, and a traceback would not be seen
             sys.exit(str(e))
     if not given["needs"]:  # then the command is an ssh, whose errors are not shown: it is tried again, as any other
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -46,7 +46,8 @@ def main(words: list[str]) -> None:
 def lend(region: str, user: str, key: str, instance: str, address: str = "") -> None:
     """Let a key in for a minute, by EC2 Instance Connect.
 
-    The instance is `instance`, or the one with `address` in its VPC. Raises RuntimeError with a sentence if that fails.
+    The instance is `instance`, or the one with `address` if that is given. Raises RuntimeError with a sentence if that
+    fails.
     """
     import boto3
     from botocore.config import Config
@@ -65,7 +66,7 @@ def lend(region: str, user: str, key: str, instance: str, address: str = "") -> 
 
 
 def complaint(path: Path) -> str:
-    """Return the last line that a proxy printed, or an empty string, and remove its file."""
+    """Return the last line that a proxy printed, or an empty string. Removes its file."""
     try:
         lines = path.read_text(errors="replace").split("\n")
         path.unlink()
@@ -79,7 +80,10 @@ def complaint(path: Path) -> str:
 
 
 def _instance_at(ec2: Any, address: str, neighbour: str) -> str:
-    """Return the id of the instance with a private address, or a private name, in the neighbour's VPC."""
+    """Return the id of the running instance with a private address, or a private name.
+
+    If several have it, the one in the neighbour's VPC is returned.
+    """
     if re.fullmatch(r"i-[0-9a-f]{8,17}", address):
         return address
     kind = "private-ip-address" if re.fullmatch(r"[0-9.]+", address) else "private-dns-name"

@@ -66,9 +66,10 @@ class Pace:
 def overdue(ranks: Iterable[RankSeen], pace: Pace, lead_s: float = 0.0) -> list[RankSeen]:
     """Return the ranks that should have made progress by now.
 
-    Returns none while a rank that they may wait for is within its own limit: one that has not done more steps. A rank
-    whose host is silent is waited for until its limit, but never overdue itself: other code judges whether its host is
-    there. A rank that sends no heartbeats while others do is treated as starting. It is overdue only if it was stopped.
+    A rank is not overdue while another that it may wait for is within its own limit. That is a rank at most one step
+    ahead. A rank whose host is silent is never overdue: other code judges whether its host is there. Until its limit,
+    others may still wait for it. A rank that sends no heartbeats while others do is treated as starting, and is not
+    overdue. A stopped rank is overdue once its own limit has passed.
 
     lead_s: report ranks so many seconds before their limits.
     """

@@ -58,7 +58,7 @@ def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
         seen = look(job, str(attempt))
         try:
             say(seen)
-        except OSError:  # nobody listens any more
+        except OSError:  # nobody reads any more
             os._exit(0)
         pause_s = pause(seen, every_s)
         if time.monotonic() + pause_s > until:
