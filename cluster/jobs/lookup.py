@@ -207,7 +207,7 @@ def _with_progress(
 def _with_silence(progress: Progress | None, history: History) -> Progress | None:
     """Return the progress with the time since the last step.
 
-    Two dates of it are compared and the newer counts: the supervisor's, by its steady clock, and the rank's own.
+    That step has two dates: the supervisor's, by its steady clock, and the rank's own. The newer one counts.
     """
     if progress is None:
         return None

@@ -83,7 +83,7 @@ def shows_progress(before: Kept, now: Kept, what: Ending) -> bool:
     """Return True if the checkpoints show that an attempt got further than those before it.
 
     A new name or a higher number shows it (`step-400` after `step-300`). A file rewritten under the same name shows it
-    only if the program cannot have caused the end: a program that begins at step 0 each time rewrites it, too.
+    only if the program cannot have caused the end. A program that begins at step 0 each time rewrites its file, too.
     """
     if any(numbers > before.numbers.get(common, (-1,)) for common, numbers in now.numbers.items() if numbers):
         return True

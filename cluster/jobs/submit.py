@@ -50,9 +50,10 @@ from cluster.sync.job_code import put_code
 def submit(folder: Path, job: Job) -> JobPaths:
     """Start a job, or the next attempt of one that has ended, or queue it. Its supervisor outlives the caller.
 
-    Raises ConfigError if another job holds one of its hosts, whatever shared folder has that job's record, or waits for
-    one in the queue, or if an earlier attempt of this job may still run. Raises ClusterError if the job cannot be
-    recorded or started.
+    Raises ConfigError in three cases: another job holds one of its hosts, in whatever shared folder that job's record
+    is. Another job waits for one of them in the queue. An earlier attempt of this job may still run.
+
+    Raises ClusterError if the job cannot be recorded or started.
     """
     check_name(job.name)
     check_id(job.id)
