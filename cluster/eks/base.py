@@ -6,10 +6,10 @@ from cluster.eks.cluster import EksCluster
 from cluster.eks.document import JOB, Document, document, object_name
 from cluster.eks.image import HOME, UID
 
-SERVICE_ACCOUNT = "dlami"  # of trainings and stagings, which may be given a role that reads S3
+SERVICE_ACCOUNT = "dlami"  # of trainings and stagings; it may get a role that reads S3
 PAGE_ACCOUNT = "dlami-page"  # of pages, which have no rights in AWS
 _SMALL = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "4Gi"}}
-_METADATA_SERVICE = "169.254.0.0/16"  # of EC2 and of EKS: who reaches it gets the node's or another pod's credentials
+_METADATA_SERVICE = "169.254.0.0/16"  # of EC2 and EKS: it would give a pod the node's or another pod's credentials
 _JOBS_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
@@ -27,7 +27,7 @@ def namespace(cluster: EksCluster) -> list[Document]:
     """Return the Namespace. Its pod security labels make Kubernetes refuse pods with more rights than ours need."""
     levels = {"enforce": "baseline", "warn": "restricted", "audit": "restricted"}
     if cluster.settings.local:
-        levels["enforce"] = "privileged"  # a folder of the node is no part of `baseline`
+        levels["enforce"] = "privileged"  # `baseline` does not allow folders of the node (hostPath)
     own = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
     name = cluster.settings.namespace
     return [document("v1", "Namespace", name, cluster.name, metadata={"labels": own})]

@@ -56,7 +56,7 @@ def chart(cluster: EksCluster) -> dict[str, str]:
 
     Raises ConfigError if the cluster file lacks something.
     """
-    rendered(cluster)  # what it lacks is said of the file, not of our marks
+    rendered(cluster)  # so that errors name the file's values, not our placeholders
     templates = {f"templates/{noun.rpartition('/')[2]}.yaml": _template(noun) for noun in nouns()}
     about = {
         "apiVersion": "v2",

@@ -23,11 +23,11 @@ class EksCluster:
     folder: Path
     region: str
     nodes: int
-    """As many as the hosts of the bare cluster of this file that train: its workers, and its master if it does."""
+    """How many nodes: as many as train on the bare cluster of this file, its workers and a master that trains."""
     instance_type: str
-    """Of the nodes; of several that the file names the first, until the stack has said which it got."""
+    """The nodes' type. If the file names several, the first, until the stack's outputs name the actual one."""
     instance: Instance | None
-    """What is known of the type; None for one without GPUs that we do not know."""
+    """The type's GPUs and cards; None for a type without GPUs that is not in our table."""
     shared: str
     fsx_mount: str
     """Where Lustre is mounted; "" without it."""
@@ -43,7 +43,7 @@ class EksCluster:
     reservation: str = ""
     root_gib: int = 200
     other_types: tuple[str, ...] = ()
-    """What else the nodes may be, as long as nobody has said which of the file's types they are."""
+    """The file's further types, until the nodes' actual type is known."""
 
     @property
     def api_from(self) -> tuple[str, ...]:

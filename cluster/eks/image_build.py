@@ -21,7 +21,7 @@ from cluster.ssh.fanout import wait_until
 SCRIPT = ROOT / "scripts/image/build.sh"
 LIMIT_S = 3600.0
 _TAG = re.compile(r"[a-z0-9]+([._:/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?")
-_END_S = 600.0  # for the build to take away what it made: 200,000 files
+_END_S = 600.0  # for the build to remove its 200,000 files
 
 
 @dataclass(frozen=True, kw_only=True)

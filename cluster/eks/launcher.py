@@ -37,8 +37,8 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.options import CONFIG_VARIABLE
 
 WORKERS_S = 900.0  # for all workers to answer; their node may still pull the image
-_LEFT = 128 + signal.SIGTERM  # the exit code of a launcher that was told to leave: Kubernetes starts it again
-_GOES_ON = (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)  # meant for pods, not for the job
+_LEFT = 128 + signal.SIGTERM  # exit code of a launcher after SIGTERM: Kubernetes starts it again
+_GOES_ON = (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)  # these end pods, not the job
 _LOOK_S = 0.5
 
 

@@ -18,7 +18,7 @@ from cluster.eks.worker import GRACE_VARIABLE
 LAUNCHER_MEMORY_GIB, LAUNCHER_CPUS = 4, 2
 WORKER_MEMORY_GIB, WORKER_CPUS = 8, 2  # at least; a worker has its node to itself, and no limit below that
 HUGE_PAGES_MIB = 5120  # for EFA's buffers. Source: Amazon EKS User Guide, "Run machine learning training ... with EFA"
-RESTARTS = 3  # of the launcher; what ends an attempt is healed without any
+RESTARTS = 3  # of the launcher; recovery from a failed attempt needs none
 GRACE_S = 120  # for ranks to save and leave
 ROLE = "dlami/role"  # the label that tells launchers from workers
 SCRATCH_GIB = 20  # of each worker's /tmp and home folder, on its node's disk
@@ -65,7 +65,7 @@ def _template(cluster: EksCluster, order: Order, role: str, spec: dict[str, Any]
     """Return a pod template with the fields that launcher and workers share."""
     common: dict[str, Any] = {
         "terminationGracePeriodSeconds": GRACE_S,
-        "shareProcessNamespace": True,  # so that what ranks leave behind is reaped
+        "shareProcessNamespace": True,  # so that processes left behind by ranks are reaped
         "tolerations": [{"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}],
     }
     if cluster.settings.priority_class:

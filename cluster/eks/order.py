@@ -15,7 +15,7 @@ from cluster.jobs.training import HealingTerms, Training
 from cluster.typed import from_json
 
 ORDER_VARIABLE = "DLAMI_ORDER"  # of the launcher's container: the order as JSON
-_LONGEST = 63 - len("-worker-63")  # a pod's name is its host's name, and no longer than one
+_LONGEST = 63 - len("-worker-63")  # a pod's name is also its host name, which has 63 characters at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Order:
     """Request for one training by `inv train.*`, without the hosts."""
 
     job: str  # its id, which is the MPIJob's name
-    submission: str  # another one each time an operator starts it: what has failed begins again only then
+    submission: str  # new each time an operator starts the job; a failed job runs again only with a new one
     name: str
     words: tuple[str, ...]  # the trainer's flags, or the program
     module: str = ""  # the trainer; "" for a program

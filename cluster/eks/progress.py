@@ -28,7 +28,7 @@ class Told:
     """A launcher's answer."""
 
     progress: Progress | None = None  # None: no step yet, or its ranks do not run
-    trouble: str = ""  # why that cannot be said
+    trouble: str = ""  # why the progress is unknown
 
 
 @contextlib.contextmanager

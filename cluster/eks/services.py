@@ -9,7 +9,7 @@ from cluster.eks.document import Document, document, labels, object_name
 from cluster.eks.image import PROJECT, PYTHON
 from cluster.eks.volumes import pod_volumes
 
-SECRETS = "/etc/dlami/page"  # where a page's pod finds what opens it
+SECRETS = "/etc/dlami/page"  # mount of the Secret with the page's credentials
 TLS_PORT = 8443  # in the pod; of the load balancer it is 443
 _PROBE = {"timeoutSeconds": 5}
 _RESOURCES = {
@@ -136,7 +136,7 @@ def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) ->
         "selector": own,
         "ports": [port],
         "loadBalancerSourceRanges": [*allow],
-        "externalTrafficPolicy": "Local",  # who comes keeps his address, which the pod looks at as well
+        "externalTrafficPolicy": "Local",  # keeps the client's address, which the pod checks as well
     }
     more = {"metadata": {"annotations": annotations}, "spec": spec}
     return document("v1", "Service", name, cluster.name, namespace=space, **more)

@@ -17,7 +17,7 @@ from cluster.staging.stage import StageRequest
 ASKED, PARTS = "DLAMI_STAGE", "DLAMI_STAGE_PARTS"  # in a pod's environment: what is staged, and by how many
 _HOST = "kubernetes.io/hostname"
 _RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "8Gi"}}
-_SAID = {"operator": "In", "values": [1]}  # the program's own verdict, which another pod would repeat
+_SAID = {"operator": "In", "values": [1]}  # the program's own failure, which a retry would repeat
 _MOST_S = 24 * 3600
 
 
@@ -63,7 +63,7 @@ def staging_job(cluster: EksCluster, request: StageRequest, *, pods: int = 0, na
             "completions": count,
             "parallelism": count,
             "completionMode": "Indexed",
-            "backoffLimitPerIndex": 3,  # where a node is lost, another pod goes on with what is missing
+            "backoffLimitPerIndex": 3,  # after the loss of a node another pod stages what is missing
             "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": _SAID}]},
             "maxFailedIndexes": count,
             "activeDeadlineSeconds": _MOST_S,

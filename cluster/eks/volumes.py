@@ -10,9 +10,9 @@ from cluster.errors import ConfigError
 
 SHARED, DATA, LOCAL = "shared", "data", "local"  # volumes of a pod
 LOCAL_PATH = "/local"  # in pods; on the node it is `eks.local`
-_UNLIMITED = "1Ti"  # EFS and a Lustre that is there ignore it, the field must be there
+_UNLIMITED = "1Ti"  # a required field that EFS and an existing Lustre ignore
 _OWNED = ("jobs", "data", "notebooks")  # folders of the shared one in which our user writes
-# What another user has already stays his, and so do the sticky folders in which a bare cluster lets all users write.
+# Folders of other users keep their owner, and so do the sticky folders in which a bare cluster lets all users write.
 _GIVE = f"""
 for folder; do
     mkdir -p "$folder"

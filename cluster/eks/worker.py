@@ -44,7 +44,7 @@ class Worker:
     def serve(self) -> int:
         """Run until sshd ends, or until SIGTERM has come and the ranks have left. Return the exit code."""
         with contextlib.suppress(OSError):
-            self._notice.unlink(missing_ok=True)  # of a container before this one in the same pod
+            self._notice.unlink(missing_ok=True)  # of an earlier container in the same pod
         try:
             process = subprocess.Popen(self._sshd, stdin=subprocess.DEVNULL)
         except OSError as e:

@@ -16,7 +16,7 @@ from cluster.lab.record import load_lab
 from cluster.locate import LABS, lab_names
 
 LIMITS = Path("/proc/sys/net/ipv4/neigh/default")
-NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")  # below the first nothing is forgotten; the last is the most
+NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")  # no eviction below the first; the last is the hard limit
 BEFORE = LABS.parent / "neighbours.json"  # what the limits were before the first lab
 
 

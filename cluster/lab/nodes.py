@@ -64,7 +64,7 @@ def prepare(lab: Lab, host: LabHost) -> None:
         (folder / part).mkdir(parents=True, exist_ok=True)
     ssh, etc = folder / "upper/root/.ssh", folder / "upper/etc"
     (folder / "upper/root").chmod(0o700)
-    for name in OF_ITS_OWN:  # nothing of this machine's own shows through, now or when it is made later
+    for name in OF_ITS_OWN:  # opaque, so that this machine's own files never show through
         (folder / "upper" / name).mkdir(parents=True, exist_ok=True)
         (folder / "upper" / name).chmod(0o700)
         os.setxattr(folder / "upper" / name, "trusted.overlay.opaque", b"y")

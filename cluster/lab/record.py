@@ -26,7 +26,7 @@ class LabHost:
     name: str  # its host name, also in every host's /etc/hosts
     address: str  # on the lab's own network
     slots: int
-    is_spare: bool = False  # of the cluster that the lab is: it waits for another's place
+    is_spare: bool = False  # a spare host of the cluster: it waits to replace another
 
 
 @dataclass(frozen=True, kw_only=True)

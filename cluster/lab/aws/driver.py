@@ -84,7 +84,7 @@ class LabDriver:
             host = self.hosts.pop(instance)
             if host.name in live:
                 labs.crash(self.lab, host)
-            # A successor may have the same address, as the master's always has.
+            # The replacement may get the same address, as a new master always does.
             self.lab = _without(self.lab, host)
         fresh = [i for name, i in wanted.items() if name not in self.hosts]
         if not fresh:

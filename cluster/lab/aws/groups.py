@@ -46,7 +46,7 @@ class Member:
     health: str = "Healthy"
     waits_for: dict[str, str] = field(default_factory=dict)  # hook -> result, "" while it waits
     protected: bool = False
-    launch: "Activity | None" = None  # which goes on until the instance is in service
+    launch: "Activity | None" = None  # in progress until the instance is in service
 
 
 @dataclass

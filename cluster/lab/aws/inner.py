@@ -21,7 +21,7 @@ class _Dispatcher(DomainDispatcherApplication):
     Moto's own lists its folder on each request, which takes half of the request's time.
     """
 
-    @cache  # noqa: B019 (there is one of these, and as long as the process)
+    @cache  # noqa: B019 (there is one instance, which lives as long as the process)
     def get_backend_for_host(self, host: str | None) -> Any:
         return super().get_backend_for_host(host)
 

@@ -82,4 +82,4 @@ class Nodes(threading.Thread):
                 },
             )
         except AwsFault:
-            return  # nobody waits: a later node, as in the real script
+            return  # the stack waits for no signal: this is a later node; the real script ignores it too

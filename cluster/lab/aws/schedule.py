@@ -25,7 +25,7 @@ class ScheduledAction:
     """Scheduled change of a group's sizes."""
 
     name: str
-    sizes: dict[str, int]  # by the API's names; what is not there stays
+    sizes: dict[str, int]  # by the API's names; omitted sizes do not change
     at: datetime.datetime  # the next time
     end: datetime.datetime | None = None  # after it nothing recurs
     recurrence: str = ""

@@ -59,7 +59,7 @@ class Stack:
     waiting: set[str] = field(default_factory=set)  # resources that take signals now
     change_sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: list[dict[str, str]] = field(default_factory=list)
-    worker: threading.Thread | None = None  # which carries the newest operation out; an older one leaves it to that
+    worker: threading.Thread | None = None  # runs the newest operation; an older one stops when it finds a new worker
 
     def __post_init__(self) -> None:
         self.id = f"arn:aws:cloudformation:{self.region}:{ACCOUNT}:stack/{self.name}/{uuid.uuid4()}"

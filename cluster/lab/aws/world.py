@@ -22,7 +22,7 @@ class FaultRule:
     times: int = 1  # how often
     skip: int = 0  # matching calls to let pass before
     delay_s: float = 0.0  # wait before answering; with an empty code the answer is the true one
-    who: str = ""  # the access key of the only one who is meant: a node's has its instance's id
+    who: str = ""  # only calls with this access key (a node's contains its instance id); "" for all
 
 
 class World:
@@ -61,17 +61,17 @@ class World:
             self.amis: dict[str, str] = {}  # SSM parameter -> AMI
             self.faults: list[FaultRule] = []
             self.log: list[dict[str, Any]] = []
-            self.calls: list[dict[str, Any]] = []  # what CloudFormation asked of other services
+            self.calls: list[dict[str, Any]] = []  # CloudFormation's calls to other services
             self.node_rules: list[dict[str, Any]] = []
-            self.metadata: dict[str, dict[str, str]] = {}  # instance -> what its metadata says besides, by path
+            self.metadata: dict[str, dict[str, str]] = {}  # instance -> additional metadata by path
             self.imds_tokens = 0  # how often the metadata services forgot the tokens they gave
             self.page_size = 100
-            self.ahead_s = 0.0  # how far AWS's clock is ahead of this machine's, where a test has moved it on
+            self.ahead_s = 0.0  # how far AWS's clock is ahead of this machine's, after a test has advanced it
             self.strict_time = False  # whether a request that was signed by a wrong clock is refused
             self.delete_failures: dict[str, str] = {}  # logical id -> reason, once
             self.update_failures: dict[str, int] = {}  # logical id -> how many changes of it fail
             self.version = 0
-            self.rounds = 0  # how often all groups were looked at
+            self.rounds = 0  # passes over all groups
             self.changed.notify_all()
 
     def now(self) -> datetime.datetime:

@@ -24,7 +24,7 @@ def _orphans(store: Store) -> None:
             try:
                 store.delete(what, meta.get("namespace", ""), meta["name"])
             except Refusal:
-                continue  # somebody was faster
+                continue  # deleted meanwhile
 
 
 def _namespaces(store: Store) -> None:

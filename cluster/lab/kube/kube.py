@@ -79,7 +79,7 @@ class Kube:
             for look in (operator.sync, jobs.sync, cleaning.sync, lambda _: self.nodes.sync(), balancers.sync):
                 try:
                     look(self.store)
-                except Refusal as e:  # somebody was faster: at the next look it is as it is then
+                except Refusal as e:  # the object changed meanwhile; the next pass sees its new state
                     self.errors.append(e.message)
             self.store.wait(version, _TICK_S)
 

@@ -186,7 +186,7 @@ def launcher(job: Document) -> Document:
     environment = {"K_MPI_JOB_ROLE": "launcher", **_ENVIRONMENT[spec["mpiImplementation"]]}
     if slots := _SLOTS.get(spec["mpiImplementation"]):
         environment[slots] = str(spec["slotsPerWorker"])
-    if not spec["runLauncherAsWorker"]:  # no GPU for it, whatever the container runtime would give
+    if not spec["runLauncherAsWorker"]:  # hide GPUs that the container runtime would give it
         environment |= {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
     _add_environment(container, environment)
     files = [

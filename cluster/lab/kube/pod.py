@@ -211,7 +211,7 @@ class Pod(threading.Thread):
         try:
             self._volumes.prepare()
         except NotYet:
-            return  # what was there stays
+            return  # keep the previous content
 
     def _end_containers(self) -> None:
         """Send SIGTERM, wait for the grace period, then send SIGKILL.
@@ -259,7 +259,7 @@ class Pod(threading.Thread):
             self._store.change(_POD, self._space, self._name, lambda d: pod_status.told(d, self.uid, status))
             self._told = status
         except Refusal:
-            return  # it is gone, or another has its name
+            return  # the pod is gone, or another pod has its name
 
 
 def _has_succeeded(container: Container) -> bool:

@@ -21,7 +21,7 @@ class Root:
     """A root file system: its folder, additional mounts, and the start configuration of its containers."""
 
     lower: Path
-    layer: Path | None  # files over it, which every container has from its start on
+    layer: Path | None  # files laid over it when a container starts
     mounts: tuple[Mount, ...]
     config: ImageConfig
 

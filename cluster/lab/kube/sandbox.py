@@ -16,7 +16,7 @@ from cluster.lab.record import Lab, LabHost
 from cluster.ssh.fanout import wait_until
 
 _START_S = 60.0
-_ANSWER_S = 60.0  # of a program in a pod, to somebody who has connected
+_ANSWER_S = 60.0  # for a program in a pod to accept a connection and to answer
 _NETWORK = 0x40000000  # CLONE_NEWNET, as setns(2) takes it
 
 

@@ -24,7 +24,7 @@ from cluster.lab.kube.store import Store
 from cluster.lab.kube.watches import watched
 from cluster.lab.kube.websocket import WebSocket, accepted
 
-_MOST_S = 3600.0  # without a word on a connection
+_MOST_S = 3600.0  # idle time of a connection
 _LOOK_S = 0.1  # how often a followed log is read
 
 
@@ -188,12 +188,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         def connected(port: int) -> socket.socket:
             return self.server.pods.connected(request.namespace, request.name, port)
 
-        with contextlib.suppress(ValueError):  # what is no SPDY ends the connection
+        with contextlib.suppress(ValueError):  # invalid SPDY ends the connection
             PortForward(WebSocket(self.connection), connected, self.server.ended).serve()
 
     def _stream(self, content_type: str, parts: Generator[bytes, None, None]) -> None:
         """Send the parts as they come. An error before the first part becomes the answer."""
-        first = next(parts)  # raises what keeps there from being an answer
+        first = next(parts)  # an error here becomes the answer
         self.send_response(200)
         self.send_header("Content-Type", content_type)
         self.send_header("Transfer-Encoding", "chunked")
