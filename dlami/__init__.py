@@ -1,1 +1,1 @@
-"""All tasks as one collection, the command `dlami`, and what one's own programs import: `cluster` and `job`."""
+"""All tasks as one collection, the command `dlami`, and the modules for your own programs: `cluster` and `job`."""

@@ -1,8 +1,8 @@
-"""A rank's beat: how many steps it has done, in which phase it is and since when, in a file in its host's memory.
+"""Heartbeat of a rank: its number of steps, its phase and the time of both, in a file in shared memory.
 
-What runs a job reads the files of all its ranks and knows by them whether the training goes on; a process that exists,
-or a GPU that is busy, proves nothing. The layout is `RECORD`'s: anything may read it, and write one for itself. A beat
-costs about a microsecond and never fails: outside of a job, or where there is no room, there is none.
+A job's supervisor reads the files of all ranks and sees by them if the training progresses. An existing process or a
+busy GPU proves nothing. The layout of the file is `RECORD`, and any program may read one or write its own. A heartbeat
+takes about a microsecond and never fails. Outside a job, or without room for the file, it does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import SupportsInt
 
 
 class Phase(enum.IntEnum):
-    """What a rank is at. How long it may be silent is another matter in each."""
+    """Phase of a rank. Each phase has its own limit on the time without a heartbeat."""
 
     START = 0  # imports, building the model, reading the checkpoint
     COMPILE = 1  # the first step of a shape
@@ -30,19 +30,20 @@ class Phase(enum.IntEnum):
     SAVE = 4  # and everything after the last step
 
 
-# In this order: count of beats; "beat"; version; phase; pid; steps done, and how many that were after this process's
+# Fields in order: count of beats; "beat"; version; phase; pid; steps done, and how many that were after this process's
 # first, 0 before it; time of this beat and of the phase's begin (CLOCK_MONOTONIC of the host); the longest silence so
 # far in each phase, in seconds; the count once more. Where the two counts differ the record was being written: read it
 # again.
 RECORD = struct.Struct("<Q4sHHIQQdd5dQ")
 MAGIC, VERSION = b"beat", 2
-_MOST_STEPS = 2**64 - 1  # that the record has room for
+_MOST_STEPS = 2**64 - 1  # maximum of the record's field
 
 
 def beat_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where this rank beats; None outside of a job.
+    """Return the path of this rank's heartbeat file, or None if this process writes none.
 
-    Of the processes that a launcher has started in one rank only the first beats: they step together.
+    Outside a job there is none. Of a rank's several processes, started by a launcher, only the first writes one,
+    because they step together.
     """
     job, attempt = environment.get("DLAMI_JOB", ""), environment.get("DLAMI_ATTEMPT", "")
     if not job or "/" in job or not attempt.isdecimal():
@@ -55,7 +56,7 @@ def beat_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Beat:
-    """Tells what its process is at; for one thread, the one that steps."""
+    """Writer of this process's heartbeat. Use it only from the thread that steps."""
 
     def __init__(self) -> None:
         self._map: mmap.mmap | None = None
@@ -65,7 +66,7 @@ class Beat:
         self._longest = [0.0] * len(Phase)
 
     def begin(self, file: Path | None) -> None:
-        """From now on there is a beat, in this file."""
+        """Create the file and write heartbeats to it from now on. On failure, print a warning and write none."""
         if file is None:
             return
         try:
@@ -84,22 +85,22 @@ class Beat:
         self._tell(self._phase)
 
     def stepped(self, step: SupportsInt) -> None:
-        """So many steps are done: a number of any kind, an array's or a tensor's too."""
+        """Record that `step` steps are done. The number may be an array's or a tensor's too."""
         self.step = min(max(0, int(step)), _MOST_STEPS)
         self._first = self._first or self.step
         self._tell(Phase.STEP)
 
     def alive(self) -> None:
-        """It goes on, in the phase that it is in."""
+        """Record that the process is alive, in its current phase."""
         self._tell(self._phase)
 
     def enter(self, phase: Phase) -> None:
-        """Another phase begins."""
+        """Record that another phase begins."""
         self._tell(phase)
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """A phase, and afterwards the one before it. A decorator, too."""
+        """Set the phase while the block or decorated function runs, then restore the previous one."""
         before = self._phase
         self._tell(phase)
         try:

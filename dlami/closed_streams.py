@@ -1,17 +1,20 @@
-"""Standard streams that whoever started the command has closed (`2>&-`)."""
+"""Standard streams that the caller of the command has closed (`2>&-`)."""
 
 import os
 import sys
 
 
 def open_closed_streams() -> None:
-    """Open closed standard streams on /dev/null: else the next file gets their number, and a print to None fails."""
+    """Open closed standard streams on /dev/null.
+
+    Otherwise the next opened file would get their number, and printing to None would fail.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:  # a lower one was free as well, and is this one's turn later or has been
+            if opened != number:  # a lower number was free too
                 os.dup2(opened, number)
                 os.close(opened)
         if getattr(sys, name) is None:

@@ -1,12 +1,12 @@
-"""What tasks, scripts and notebooks of one's own need of a cluster: hosts, commands, files, jobs, Fabric's connections.
+"""Clusters for your own tasks, scripts and notebooks: hosts, commands, files, jobs, Fabric connections.
 
     from dlami import cluster
 
     gpus = cluster.load()
     gpus.run("nvidia-smi -L", "@workers").check()
 
-The rules are those of the command line: host keys are known, everything has a limit, every host has a result, and what
-goes wrong is a `ClusterError` whose text says on which host and what to do. docs/own-tasks.md has recipes.
+The rules are those of the command line: host keys are checked, every operation has a time limit, and every host has a
+result. Errors are `ClusterError`s, whose text names the host and the remedy. docs/own-tasks.md has recipes.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from cluster.ssh.limits import Limits, OnOutput, check_environment
 from cluster.ssh.result import FanOut, FanOutError, Result
 from cluster.terminal import counted
 
-if TYPE_CHECKING:  # imported where they are used: a notebook's first line must not wait for them
+if TYPE_CHECKING:  # imported where used, so that importing this module is fast
     from fabric import Group
 
     from cluster.copying.copy import Copied
@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # imported where they are used: a notebook's first line must 
     from cluster.ssh.fabric_connection import Connection
 
 Hosts = str | Host | Iterable[Host] | None
-"""Which hosts: the language of --hosts ("@workers,!3"), hosts themselves, or None for all."""
+"""Selection of hosts: an expression as for --hosts ("@workers,!3"), Host objects, or None for all."""
 
-_LOOK_S = (1.0, 10.0)  # between two looks at a job that is waited for: the first pause, and the longest
-_PATIENCE_S = 120.0  # for a master that does not answer while a job is waited for
+_LOOK_S = (1.0, 10.0)  # between polls of a job in `wait`: the first pause, and the longest
+_PATIENCE_S = 120.0  # limit on a master's silence in `wait`
 
 __all__ = [
     "ClusterError", "ConfigError", "FanOut", "FanOutError", "Host", "Hosts", "Jobs", "OpenCluster", "Result", "load",
@@ -46,21 +46,22 @@ __all__ = [
 
 
 def load(where: str | None = None, *, fanout: int = 64) -> "OpenCluster":
-    """The cluster that a name means, as CLUSTER does for the command line: a folder's path, `lab`, `lab:NAME`.
+    """Return the cluster with this name, as CLUSTER on the command line: a folder's path, `lab`, or `lab:NAME`.
 
-    Without a name it is CLUSTER's, or that of the folder one stands in. No host is asked yet.
+    Without a name it is the one that CLUSTER names, or that of the current folder. No host is contacted yet.
 
     Args:
-        fanout: hosts that are talked to at once.
+        fanout: number of hosts to work on at once.
     Raises ConfigError if there is no such cluster.
     """
     return OpenCluster(inventory.load_cluster(where), fanout)
 
 
 def task(body: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Invoke's `@task` for a tasks.py, whose ClusterError is a message and an exit code; Ctrl-C cleans up.
+    """Return Invoke's `@task` for your tasks.py, with this project's error handling.
 
-    It takes the options of Invoke's; the first parameter of what it decorates is Invoke's context.
+    A ClusterError becomes a message and an exit code, and Ctrl-C cleans up. It takes the options of Invoke's `@task`.
+    The first parameter of the decorated function is Invoke's context.
     """
     from cluster.commandline.command import command
 
@@ -68,7 +69,7 @@ def task(body: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 class OpenCluster:
-    """A cluster's hosts, reachable over the connections that all tasks on this machine share and leave open."""
+    """Cluster whose hosts are reached over SSH connections that all tasks on this machine share and leave open."""
 
     def __init__(self, described: inventory.Cluster, fanout: int = 64) -> None:
         self._described = described
@@ -79,33 +80,34 @@ class OpenCluster:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the cluster's name."""
         return self._described.name
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Its hosts by rank, the master first; `host.rank`, `host.address`, `host.slots` (0: a master that does not
-        train), `host.is_spare`.
+        """Return the hosts by rank, the master first.
+
+        Each has `rank`, `address`, `slots` (0 for a master that does not train) and `is_spare`.
         """
         return self._described.hosts
 
     @property
     def master(self) -> Host:
-        """Rank 0: jobs are started and kept from here."""
+        """Return rank 0, on which jobs are started and supervised."""
         return self._described.master
 
     @property
     def shared(self) -> str:
-        """The path of the shared folder, the same on every host."""
+        """Return the path of the shared folder, the same on every host."""
         return self._described.shared
 
     @property
     def jobs(self) -> "Jobs":
-        """Its jobs."""
+        """Return the cluster's jobs."""
         return Jobs(self, self._described, self._reach)
 
     def select(self, hosts: Hosts = None) -> tuple[Host, ...]:
-        """The hosts that are meant, in rank order. Raises ConfigError if these are none, or not of this cluster."""
+        """Return the selected hosts, in rank order. Raises ConfigError if there are none, or not of this cluster."""
         if hosts is None or isinstance(hosts, str):
             return hostset.select(self.hosts, hosts, failed=last_failed(self._described))
         named = {hosts} if isinstance(hosts, Host) else set(hosts)
@@ -129,22 +131,22 @@ class OpenCluster:
         on_result: Callable[[Result], None] | None = None,
         on_output: OnOutput | None = None,
     ) -> FanOut:
-        """A shell command on these hosts at once; host -> its result, one for each, whatever happens to the others.
+        """Run a shell command on these hosts at once. Return a result for every host, whatever happens to the others.
 
-        A host's result says `ok`, `exit_code`, `text` (its stdout), `stderr`, `seconds` and, if it is not ok, its
-        `problem` in a line. `.check()` of them all raises FanOutError if one is not ok; `.failed` are those hosts;
-        `.groups()` are hosts with equal answers.
+        The return value maps hosts to results. A result has `ok`, `exit_code`, `text` (stdout), `stderr`, `seconds`
+        and, if it is not ok, a one-line `problem`. `.check()` of the return value raises FanOutError if a result is not
+        ok. `.failed` has those hosts, and `.groups()` the hosts with equal answers.
 
         Args:
-            command: or a function from a host to its own.
-            timeout_s: for the command; one that takes longer is ended, on its host too.
-            silence_s: without a byte of output.
-            connect_s: for reaching a host.
-            stdin: what each host's command reads; a path for a file.
-            environment: variables of the command; not for secrets, which every list of processes would show.
-            sudo: as root.
-            on_result: hears of each host as it ends.
-            on_output: hears the host, "stdout" or "stderr" and bytes, as they come.
+            command: the command, or a function that returns it for a host.
+            timeout_s: limit on the command, which is then killed on its host too.
+            silence_s: limit on the time without a byte of output.
+            connect_s: limit on connecting to a host.
+            stdin: input of each host's command; a path for a file.
+            environment: variables of the command; not for secrets, which every process list would show.
+            sudo: run as root.
+            on_result: called with each host's result as it ends.
+            on_output: called with the host, "stdout" or "stderr", and bytes, as they arrive.
         """
         return self._reach.run(
             self.select(hosts),
@@ -167,16 +169,17 @@ class OpenCluster:
         everything: bool = False,
         encrypt: bool = False,
     ) -> "Copied":
-        """A file or folder onto these hosts, as `inv copy`: each passes it on while it receives.
+        """Copy a file or folder to these hosts, as `inv copy` does: each host passes it on while receiving.
 
-        `.outcomes` has every host's; `.check()` raises ClusterError if one does not have it.
+        `.outcomes` of the return value has every host's outcome. `.check()` raises ClusterError if a host lacks the
+        copy.
 
         Args:
-            src: on this machine (on the master where this is it).
-            dst: absolute; what the copy is called on each host, or, with a slash at its end, the folder it goes into.
-            excludes: names or paths with wildcards.
-            everything: a code folder's .git and caches too.
-            encrypt: TLS between the hosts.
+            src: path on this machine.
+            dst: absolute path of the copy on each host, or, with a slash at its end, the folder to put it into.
+            excludes: names or paths to leave out, with wildcards.
+            everything: include a code folder's .git and caches.
+            encrypt: use TLS between the hosts.
         """
         from cluster.copying.task import CopyRequest, copy_as_asked
 
@@ -192,10 +195,11 @@ class OpenCluster:
         return copy_as_asked(self._described, request, lambda _: False)
 
     def connection(self, host: str | Host, *, forward_agent: bool = False) -> "Connection":
-        """Fabric's `Connection` to one host, inside the open connection: `run`, `sudo`, `put`, `get`, `forward_local`.
+        """Return Fabric's `Connection` to one host over the open SSH connection.
 
-        It connects when it is used; host keys, key and gateway are the cluster's. Raises ConfigError for more than one
-        host, and for this very machine; ClusterError where it cannot connect.
+        It has `run`, `sudo`, `put`, `get` and `forward_local`. It connects on first use, with the cluster's host keys,
+        key and gateway. Raises ConfigError for more than one host, and for this machine itself. Raises ClusterError if
+        it cannot connect.
         """
         chosen = self.select(host)
         if len(chosen) > 1:
@@ -203,7 +207,7 @@ class OpenCluster:
         return self._connections(chosen, forward_agent)[0]
 
     def group(self, hosts: Hosts = None, *, one_by_one: bool = False) -> "Group":
-        """Fabric's `ThreadingGroup` of such connections, or with `one_by_one` its `SerialGroup`."""
+        """Return Fabric's `ThreadingGroup` of such connections, or its `SerialGroup` if `one_by_one`."""
         from fabric import SerialGroup, ThreadingGroup
 
         kind = SerialGroup if one_by_one else ThreadingGroup
@@ -223,7 +227,7 @@ class OpenCluster:
 
 
 class Jobs:
-    """The jobs of a cluster. A job is named as on the command line: its id, a part of it, or `last`."""
+    """Jobs of a cluster. A job is named as on the command line: its id, a part of it, or `last`."""
 
     def __init__(self, cluster: OpenCluster, described: inventory.Cluster, reach: Reach) -> None:
         from cluster.jobs.client import Jobs as Client
@@ -242,14 +246,14 @@ class Jobs:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> "JobView":
-        """Start a program of one's own as a job, as `inv train.run` from the folder one stands in; the job.
+        """Start your own program as a job and return it, as `inv train.run` does in the current folder.
 
-        Hosts are looked at first. Raises ConfigError and ClusterError as the command says them, before anything runs.
+        Hosts are checked first. Raises ConfigError and ClusterError like the command, before anything runs.
 
         Args:
-            words: the program and its arguments; one word with a shell's signs in it is a line for a shell.
-            np: ranks; one per slot without it.
-            per: it is started for each "gpu" (slot), each "node", or "once", on the first of `hosts`, or that trains.
+            words: the program and its arguments; one word with shell syntax is run by a shell.
+            np: number of ranks; by default one per slot.
+            per: start it per "gpu" (slot), per "node", or "once", on the first of `hosts`, or the first that trains.
             environment: variables for every rank; not for secrets.
             options: the other options of `inv train.run`, by name: unchecked=True, no_heal=True, profile="tcp".
         """
@@ -270,21 +274,25 @@ class Jobs:
         return self.show(start_program(self._described, words, given))
 
     def list(self, *, all: bool = False) -> "tuple[JobView, ...]":
-        """Those that may hold hosts, oldest first; with `all` those that have ended too."""
+        """Return the jobs that may hold hosts, oldest first; with `all`, ended ones too."""
         return tuple(j for j in self._client.list().jobs if all or j.state.holds_hosts)
 
     def show(self, job: str = "last") -> "JobView":
-        """One job: `state`, `status` (its cause, exit code), `progress`, `attempts`, `folder`, what was asked for."""
+        """Return a job: `state`, `status` (cause, exit code), `progress`, `attempts`, `folder`, and its request."""
         return self._client.show(job)
 
     def stop(self, job: str) -> "JobView":
-        """End it on every host: its ranks save and leave, the rest is ended. Raises NothingToDo if it has ended."""
+        """Stop a job on every host and return it: its ranks may save and exit, then the rest is killed.
+
+        Raises NothingToDo if it has ended.
+        """
         return self._client.stop(job)
 
     def wait(self, job: str = "last", *, timeout_s: float | None = None) -> "JobView":
-        """Wait until it has ended, healed or not; how it ended. A master that is away for two minutes is waited for.
+        """Wait until a job has ended, with all its retries, and return it.
 
-        Raises ClusterError if it goes on after `timeout_s`; nothing of it is ended then.
+        A master that does not answer for up to two minutes is waited for. Raises ClusterError if the job is still
+        running after `timeout_s`; the job itself continues.
         """
         began = answered = time.monotonic()
         pause = _LOOK_S[0]
@@ -305,5 +313,8 @@ class Jobs:
             pause = min(_LOOK_S[1], pause * 1.5)
 
     def print_log(self, job: str = "last", *, follow: bool = False, rank: int | None = None) -> int:
-        """Print its output, with `follow` until it ends; its exit code. Ctrl-C ends the printing, not the job."""
+        """Print a job's output, with `follow` until the job ends, and return its exit code.
+
+        Ctrl-C ends the printing, not the job.
+        """
         return self._client.logs(job, follow=follow, rank=rank)

@@ -1,4 +1,4 @@
-"""Every task by its name, and the two tasks that are about the project itself."""
+"""Collection of all tasks by name, and the two tasks on the project itself."""
 
 import sys
 

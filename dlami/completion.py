@@ -1,4 +1,4 @@
-"""Completion of what a cluster has: ids of jobs, hosts, labs; tasks and options are invoke's to complete."""
+"""Shell completion of job ids, hosts and labs. Invoke completes tasks and options."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import invoke.program
 from invoke import Exit
 
-# Tasks of which every further word is one of any number, and what that is.
+# Tasks that take any number of words, and the option that each word is a value of.
 TAKE_WORDS = {
     "hosts.join": "host",
     "jobs.report": "job",
@@ -26,13 +26,13 @@ _print_script = invoke.program.print_completion_script
 
 
 def install() -> None:
-    """Make invoke's completion know jobs, hosts and labs."""
+    """Make Invoke's completion include job ids, hosts and labs."""
     invoke.program.complete = complete
     invoke.program.print_completion_script = print_script
 
 
 def complete(names: Sequence[str], core: Any, initial_context: Any, collection: Any, parser: Any) -> None:
-    """Print the candidates for the last word of a command line. Raises Exit."""
+    """Print the candidates for the last word of a command line. Raises Exit after that."""
     with contextlib.suppress(ValueError):  # an open quote
         found = candidates(core.remainder, parser.contexts)
         if found is not None:
@@ -42,9 +42,10 @@ def complete(names: Sequence[str], core: Any, initial_context: Any, collection: 
 
 
 def candidates(line: str, contexts: Any) -> list[str] | None:
-    """Return what may stand in the place of the last word; None for a task or an option, which invoke completes.
+    """Return the candidates for the last word; None for a task or an option, which Invoke completes.
 
-    line: with the program's name; it ends with a blank where a new word begins.
+    Args:
+        line: command line with the program's name; it ends with a blank if a new word begins.
     """
     words = [word for word in shlex.split(line)[1:] if word != "="]
     if "--" in words or not words:
@@ -66,7 +67,7 @@ def candidates(line: str, contexts: Any) -> list[str] | None:
 
 
 def _values(context: Any, option: str, partial: str) -> list[str] | None:
-    """Return the values of an option of a task; None where we know none."""
+    """Return the candidates for the value of a task's option; None if there are none."""
     is_of_labs = context.name.startswith("lab.")
     known: dict[str, Callable[[], list[str]]] = {"job": job_ids, "hosts": host_names, "host": host_names}
     if is_of_labs:
@@ -105,7 +106,7 @@ def host_names() -> list[str]:
 
 
 def job_ids() -> list[str]:
-    """Return the ids of the cluster's jobs, the newest first; none where the master does not answer at once."""
+    """Return the ids of the cluster's jobs, newest first; none if the master does not answer quickly."""
     found: list[str] = []
 
     def ask() -> None:
@@ -123,7 +124,7 @@ def job_ids() -> list[str]:
 
 
 def print_script(shell: str, names: Sequence[str]) -> None:
-    """Print invoke's script for a shell, with the word that is being typed passed on although it is empty."""
+    """Print Invoke's completion script for a shell, changed so that an empty last word is passed on."""
     import io
 
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""The task that says how fast and how dear a training is elsewhere: flags of the trainer, prices of the account."""
+"""Task `train.estimate`: predicted speed and price of a training, from the trainer's flags and AWS's prices."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ HOSTS = "1,2,4,8,16,32,64"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimating:
-    """The options of `inv train.estimate`."""
+    """Options of `inv train.estimate`."""
 
     types: str = option(TYPES, "instance types, by comma")
     hosts: str = option(HOSTS, "numbers of hosts, by comma")
@@ -40,7 +40,10 @@ def train_estimate(c: Context, given: Estimating) -> None:
 
 
 def estimates(given: Estimating, flags: list[str]) -> "list[Estimate]":
-    """A row for each type and number of hosts. Raises ConfigError for a type that is not known, a flag that is none."""
+    """Return an estimate for each instance type and number of hosts.
+
+    Raises ConfigError for an unknown type or a flag that the trainer does not have.
+    """
     from cfn.estimate.layers import network
     from cfn.estimate.machines import machine
     from cfn.estimate.step import Training
@@ -77,7 +80,7 @@ def estimates(given: Estimating, flags: list[str]) -> "list[Estimate]":
 
 
 def _completed(flags: list[str]) -> list[str]:
-    """What the trainer's own check asks for: folders, of which an estimate needs none, and how long, 90 epochs."""
+    """Add flags that the trainer's own check requires: folders, which an estimate does not use, and 90 epochs."""
     given = {word.split("=")[0] for word in flags}
     data = [] if given & {"--data-dir", "--synthetic"} else ["--data-dir", "."]
     length = [] if given & {"--num-epochs", "--num-batches", "--recipe"} else ["--num-epochs", "90"]
@@ -85,7 +88,7 @@ def _completed(flags: list[str]) -> list[str]:
 
 
 def table(found: "list[Estimate]") -> list[str]:
-    """A line for each, where a curve bends, and what the numbers are."""
+    """Return the lines of the table: a row per estimate, where efficiency drops, and how good the model is."""
     from cfn.estimate.published import judged, median_error
     from cfn.estimate.whole import bend
     from cfn.prices import dollars
@@ -116,7 +119,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _prices(given: Estimating, types: list[str]) -> dict[str, float | None]:
-    """USD per hour of one host; empty where nobody asked."""
+    """Return USD per hour of one host by type; {} unless --dollars is given."""
     if not given.dollars:
         return {}
     from cfn.aws import Aws

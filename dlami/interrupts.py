@@ -1,4 +1,4 @@
-"""Ctrl-C before a task begins, and after it has ended: a word and an exit code, as during one."""
+"""Ctrl-C before a task begins and after it has ended: a word and an exit code, as during a task."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ _COMMANDS = ("inv", "invoke", "dlami")
 
 
 def install() -> None:
-    """Until a task takes over nothing has been changed, so there is nothing to clean up.
+    """Make Ctrl-C exit at once until a task begins. Nothing has been changed by then, so nothing needs clean-up.
 
-    Only in the command itself, and not where whoever started it had Ctrl-C ignored.
+    Applies only inside the command itself, and not if its caller made it ignore Ctrl-C.
     """
     is_the_command = Path(sys.argv[0]).name in _COMMANDS
     if is_the_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -1,6 +1,6 @@
-"""Words of invoke's parser that help: the nearest name to a mistyped one, where `--` goes, a flag's value.
+"""Error messages and lists for Invoke: nearest name to a mistyped one, place of `--`, values of flags.
 
-invoke has no place for this, so its parser, its lists and a function of its help are replaced by ours.
+Invoke has no hooks for this, so its parser, its lists and a function of its help are replaced.
 """
 
 import functools
@@ -28,7 +28,7 @@ _list_tasks = invoke.program.Program.list_tasks
 
 
 def install() -> None:
-    """Make invoke print what is in this module."""
+    """Install this module's parser, lists and help in Invoke."""
     kind = invoke.program.Program
     invoke.program.Parser = Parser
     ParserContext.help_for = _help_with_value
@@ -39,13 +39,13 @@ def install() -> None:
 
 
 class Parser(invoke.parser.Parser):
-    """invoke's parser, with few short flags, whose complaints say what was probably meant."""
+    """Invoke's parser with few short flags, whose errors suggest what was probably meant."""
 
     def __init__(self, contexts: Iterable[ParserContext] = (), *args: Any, **kwargs: Any) -> None:
         super().__init__(short_flags.contexts_of(contexts), *args, **kwargs)
 
     def parse_argv(self, argv: list[str]) -> Any:
-        """Return what invoke makes of the words. Raises ParseError that says what to write instead."""
+        """Return Invoke's result for the words. Raises ParseError with a suggestion."""
         try:
             words, notes = self._with_long_names(argv)
             found = super().parse_argv(self._with_names(words))
@@ -64,7 +64,7 @@ class Parser(invoke.parser.Parser):
             raise ParseError(self._meant(unknown[1], e.context), e.context) from None
 
     def _with_long_names(self, argv: list[str]) -> tuple[list[str], list[str]]:
-        """Return the words with `--hosts`, or the like, in the place of short flags that are going away; and notes."""
+        """Replace deprecated short flags by long ones such as `--hosts`. Return the words, and a notice for each."""
         end = argv.index("--") if "--" in argv else len(argv)
         starts = [n for n, word in enumerate(argv[:end]) if word in self.contexts]
         words, notes = argv[: starts[0]] if starts else argv[:end], []
@@ -77,9 +77,9 @@ class Parser(invoke.parser.Parser):
         return [*words, *argv[end:]], notes
 
     def _with_names(self, argv: list[str]) -> list[str]:
-        """The words with `--host=`, or the like, before each one of a task that takes any number of them.
+        """Put `--host=` or the like before each word of a task that takes any number of them.
 
-        invoke itself gives a task a fixed number of words.
+        Invoke itself gives a task a fixed number of words.
         """
         task = next((n for n, word in enumerate(argv) if word in TAKE_WORDS and word in self.contexts), None)
         if task is None:
@@ -94,7 +94,7 @@ class Parser(invoke.parser.Parser):
         return words
 
     def _meant(self, word: str, task: Any) -> str:
-        """What to write instead of a word that is neither a task nor an option."""
+        """Return the error for a word that is neither a task nor an option, with a suggestion."""
         name = task.name if task else None
         if name is None:
             return self._no_task(word)
@@ -109,7 +109,7 @@ class Parser(invoke.parser.Parser):
         return f"{own} takes no {word!r}, and there is no such task{_maybe(nearest_task(word, self.contexts))}"
 
     def _no_task(self, word: str) -> str:
-        """Return the error for a word that is no task: the nearest one, and those of the group that it names."""
+        """Return the error for a word that is no task: the nearest task, or those of the group with that name."""
         if word.startswith("-"):
             return f"there is no option {word}: {program()} --help"
         near, group = _maybe(nearest_task(word, self.contexts)), word.rpartition(".")[0]
@@ -119,20 +119,20 @@ class Parser(invoke.parser.Parser):
 
 
 def program() -> str:
-    """What the operator called: `inv` or `dlami`."""
+    """Return the name of the called program: `inv`, `invoke` or `dlami`."""
     called = Path(sys.argv[0]).name
     return called if called in ("dlami", "invoke") else "inv"
 
 
 def _takes_words(task: str) -> bool:
-    """Whether a task passes on what comes after two dashes: its help shows that."""
+    """Return True if a task passes on the words after `--`, which its help then shows."""
     from dlami.collection import ns
 
     return bool(re.search(r"(^|[ \[])-- ", str(ns[task].__doc__)))
 
 
 def _after(name: str, word: str) -> str:
-    """The same command with what comes from this word on after two dashes."""
+    """Return the same command with the words from this one on after `--`."""
     import shlex
 
     words = sys.argv[sys.argv.index(word) :] if word in sys.argv else [word]
@@ -140,14 +140,14 @@ def _after(name: str, word: str) -> str:
 
 
 def _maybe(name: str) -> str:
-    """Return what was probably meant, in brackets; "" if nothing is like it."""
+    """Return the suggestion in brackets; "" if there is none."""
     return f" (did you mean {name}?)" if name else ""
 
 
 def _mistakes_end_with_2(step: Callable[..., None]) -> Callable[..., None]:
-    """Return a step of invoke's that ends with exit code 2 where a word cannot be read, as ours do, and not with 1.
+    """Wrap a step of Invoke so that unparseable words give exit code 2, as our errors do, instead of 1.
 
-    A group's name alone lists its tasks, and `help TASK` is that task's help.
+    A group's name alone lists its tasks, and `help TASK` prints that task's help.
     """
 
     @functools.wraps(step)
@@ -162,7 +162,10 @@ def _mistakes_end_with_2(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def _answer_instead(self: Any) -> None:
-    """Print what words mean that invoke cannot read: a group alone, or `help` of something. Raises Exit then."""
+    """Print the answer to words that Invoke cannot parse: a group's name, or `help` of something.
+
+    Raises Exit if there is an answer.
+    """
     words = [word for word in self.core.unparsed if word not in ("-h", "--help")] if "core" in vars(self) else []
     words += [self.args.help.value] if "core" in vars(self) and isinstance(self.args.help.value, str) else []
     if words[:1] == ["help"] and len(words) < 3:
@@ -184,7 +187,7 @@ def _overview(self: Any) -> None:
 
 
 def _listed(self: Any) -> None:
-    """List tasks by group; other forms, and other collections, as invoke does."""
+    """List our tasks by group. Other formats and other collections are listed by Invoke."""
     if self.list_format != "flat" or self.list_depth or not task_list.is_ours(self.collection):
         _list_tasks(self)
     elif self.list_root:
@@ -194,7 +197,7 @@ def _listed(self: Any) -> None:
 
 
 def _not_a_number(complaint: str, argv: Sequence[str]) -> str:
-    """Which option was given something that is not a number."""
+    """Return an error that names the option whose value is not a number. Other errors are returned unchanged."""
     match = _NO_NUMBER.fullmatch(complaint)
     if not match:
         return complaint
@@ -205,7 +208,7 @@ def _not_a_number(complaint: str, argv: Sequence[str]) -> str:
 
 
 def _help_with_value(context: Any, flag: str) -> tuple[str, str]:
-    """A flag and its help; invoke leaves out that an option takes a decimal number or may be repeated."""
+    """Return a flag and its help. Invoke does not show that an option takes a decimal number or may be repeated."""
     names, text = _help_for(context, flag)
     kind = context.flags[flag].kind
     if kind not in (float, list):

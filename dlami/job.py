@@ -1,4 +1,4 @@
-"""What a program may tell the job that it runs in, and ask of it: `from dlami import job`.
+"""Interface of a program to the job that it runs in: `from dlami import job`.
 
     state = load(job.resume()) if job.resume() else new()
     for step in range(state.step, steps):
@@ -8,7 +8,7 @@
             break
     save(state)
 
-Standard library only. Outside of a job every call is there and does nothing.
+It needs only the standard library. Outside a job all calls exist and do nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dlami.beat import Beat, Phase, beat_file
 
 
 class _Job:
-    """What this process has said and heard."""
+    """State of this process: its heartbeat, and whether it was asked to stop."""
 
     def __init__(self) -> None:
         self.beat: Beat | None = None
@@ -39,12 +39,14 @@ _this = _Job()
 
 
 def beat(step: SupportsInt | None = None) -> None:
-    """So many steps are done; without a number: it goes on, with something else than steps. Costs a microsecond.
+    """Report that `step` steps are done, or, without a number, that the rank is busy with something else.
 
-    A rank that steps and is silent for 30 s, or ten times as long as a step takes if that is more, hangs: the attempt
-    is ended and begun again. Call it without a number before what takes longer, an evaluation or a save: until the next
-    step half an hour may pass, and once it is known how long that takes, ten times as long or five minutes.
-    `--hang-after SECONDS` is another time for steps. A rank that never beats, while others do, is not watched by it.
+    It takes about a microsecond. A rank that steps counts as hung after 30 s without a call, or ten times its step time
+    if that is longer. Its attempt is then ended and restarted. `--hang-after SECONDS` changes the 30 s.
+
+    Call it without a number before anything that takes longer, such as an evaluation or a save. The rank may then take
+    half an hour until its next step. Once such a pause has been measured, the limit is ten times its length, but at
+    least five minutes. A rank that never calls it while others do is not watched.
     """
     if _this.beat is None:
         _this.beat = Beat()
@@ -57,19 +59,21 @@ def beat(step: SupportsInt | None = None) -> None:
 
 
 def resume() -> Path | None:
-    """What to go on from: the newest file or folder in `$DLAMI_JOB_DIR/checkpoints` when this attempt began, if any.
+    """Return the path to resume from, or None at the first start.
 
-    Write a checkpoint under a name that ends with `.tmp` and rename it when it is whole: such names are passed over.
+    It is the newest file or folder in `$DLAMI_JOB_DIR/checkpoints` when this attempt began. Write a checkpoint under a
+    name that ends with `.tmp`, and rename it when it is complete. Names with that ending are ignored.
     """
     found = os.environ.get("DLAMI_RESUME", "")
     return Path(found) if found else None
 
 
 def stopping() -> bool:
-    """Whether it is time to save and leave, with exit code 0: the job is stopped, or a host of it will go.
+    """Return True once the program should save and exit with code 0: the job is stopped, or a host will go away.
 
-    From the first call on SIGUSR1 does not end the process. Ranks hear it within moments of each other, perhaps not in
-    the same step: where that matters let them agree, for example by adding up their answers. For the main thread.
+    After the first call SIGUSR1 no longer kills the process. Ranks get the request within moments of each other,
+    perhaps not in the same step. Where that matters, let them agree, for example by an all-reduce of their answers.
+    Call it from the main thread.
     """
     if not _this.listens and "DLAMI_JOB" in os.environ:
         with contextlib.suppress(ValueError):  # not the main thread

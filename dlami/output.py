@@ -1,4 +1,4 @@
-"""The command line's own output: control characters filtered, and no traceback for a closed pipe or a full disk."""
+"""Output of the command line: control characters are filtered, and a closed pipe or full disk gives no traceback."""
 
 import atexit
 import io

@@ -1,4 +1,4 @@
-"""Tasks named as they are typed: `dlami TASK` where the installed command prints what says `inv TASK`."""
+"""Task names in output: `dlami TASK` instead of `inv TASK` if the installed command prints them."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ _INV = re.compile(r"\binv (?=([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*))")
 
 
 def name_dlami(tasks: Iterable[str]) -> None:
-    """Have what is printed name tasks by `dlami TASK`; bytes of other programs stay as they are."""
+    """Make printed text name tasks as `dlami TASK`. Bytes of other programs are unchanged."""
     words = {name for task in tasks for name in (task, task.partition(".")[0])}
     for stream in (sys.stdout, sys.stderr):
         if stream:

@@ -1,4 +1,4 @@
-"""The command `dlami`: every task of the project, from any folder."""
+"""Command `dlami`: every task of the project, from any folder."""
 
 import copy
 import importlib.metadata
@@ -16,14 +16,14 @@ from dlami.collection import ns  # noqa: E402
 
 
 def made() -> Program:
-    """The program, with the project's tasks and nothing of the folder it is started in."""
+    """Return the program with the project's tasks. It ignores the folder that it is started in."""
     invoke_words.install()
     output.install()
     try:
         version = importlib.metadata.version("dlami-cluster")
     except importlib.metadata.PackageNotFoundError:
         version = "of a checkout"
-    tasks = copy.deepcopy(ns)  # as it reads them it empties their help, of which `docs` writes the page
+    tasks = copy.deepcopy(ns)  # a copy, because Invoke empties the tasks' help, which `docs` needs
     return Program(version=version, namespace=tasks, name="dlami", binary="dlami", binary_names=["dlami"])
 
 

@@ -1,6 +1,6 @@
-"""Short flags: the five that everybody knows, and what to write instead of the others for one more release.
+"""Short flags: the few that are kept, and the long replacement of the others for one more release.
 
-invoke makes up a letter for every option, so the same letter meant another thing in each task.
+Invoke derives a letter for every option, so the same letter had another meaning in each task.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from typing import Any
 
 from invoke.parser.context import ParserContext, to_flag
 
-# Letter to the options that it stands for; `-h` is help, everywhere.
+# Letters and the options that they stand for. `-h` is always help.
 KEPT = {"e": ("env",), "f": ("follow",), "n": ("n", "lines"), "y": ("yes",)}
 
 
 class Context(ParserContext):
-    """A task's options, by long names and by the letters of KEPT; `old` are letters that were options before."""
+    """Options of a task, by long names and by the letters in KEPT. `old` holds deprecated letters."""
 
     def __init__(self, before: ParserContext) -> None:
         kept, self.old = [], {}
@@ -33,9 +33,9 @@ def _letters(argument: Any) -> list[str]:
 
 
 def with_long_names(context: Context, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a task's words with long options in the place of old letters, and a sentence for each of them.
+    """Return a task's words with long options instead of deprecated letters, and a notice for each.
 
-    `-h` is help, whatever is beside it: it was an option's letter before.
+    `-h` means help, whatever is beside it. It used to be an option's letter.
     """
     long, notes, takes_next = [], [], False
     for word in words:
@@ -57,7 +57,7 @@ def with_long_names(context: Context, words: Sequence[str]) -> tuple[list[str], 
 
 
 def _parts(context: Context, word: str) -> list[tuple[str, str]]:
-    """Return pairs of an old letter ("" for none) and its long option; one word may have several letters."""
+    """Return pairs of a deprecated letter ("" if none) and its long option. One word may have several letters."""
     argument = context.old.get(word[:2])
     if argument is None:
         return [("", word)]
@@ -68,5 +68,5 @@ def _parts(context: Context, word: str) -> list[tuple[str, str]]:
 
 
 def contexts_of(contexts: Iterable[ParserContext]) -> list[Context]:
-    """Return the tasks' options with the letters that are kept."""
+    """Return the tasks' options with only the letters that are kept."""
     return [Context(one) for one in contexts]

@@ -1,16 +1,16 @@
-"""Nearest name to a mistyped one; a task that changes something is never offered to somebody who wants to look."""
+"""Suggestion of the nearest name to a mistyped one. Tasks that change something are not offered for queries."""
 
 from collections.abc import Iterable
 
 from cluster.taskpage import ANSWERS
 
-# Last words of tasks by which somebody asks for an answer, whether or not there is a task of that name.
+# Last words of task names that are queries, whether or not such a task exists.
 _LOOKS = frozenset((
     "cat", "check", "describe", "diff", "find", "get", "help", "history", "info", "inspect", "list", "log", "logs",
     "ls", "plan", "print", "ps", "query", "read", "report", "search", "show", "state", "stats", "status", "tail",
     "test", "top", "tree", "view", "watch",
 ))  # fmt: skip
-# Tasks that end, remove, break or pay for something: whoever means them writes them whole.
+# Tasks that end, remove, break or pay for something. They are never suggested.
 _NEVER = frozenset((
     "disconnect", "eks.create", "eks.delete", "eks.jobs.stop", "jobs.remove", "jobs.stop", "kill", "lab.crash",
     "lab.cut", "lab.down", "lab.notice", "lab.slow", "packages.remove", "reboot", "stack.blocks", "stack.create",
@@ -20,7 +20,7 @@ _AGREES = frozenset(("--yes", "--force", "-y"))  # options that skip a question
 
 
 def nearest_task(word: str, tasks: Iterable[str]) -> str:
-    """Return the task that a mistyped word probably means, "" for none that may be offered."""
+    """Return the task that a mistyped word probably means; "" if there is none that may be suggested."""
     names = sorted(tasks, key=lambda name: (name.startswith("eks."), name))
     answers = [name for name in names if name in ANSWERS]
     last = word.rpartition(".")[2]
@@ -35,12 +35,15 @@ def nearest_task(word: str, tasks: Iterable[str]) -> str:
 
 
 def nearest_option(word: str, options: Iterable[str]) -> str:
-    """Return the option that a mistyped one probably means, "" for none. None is offered that skips a question."""
+    """Return the option that a mistyped one probably means; "" if there is none.
+
+    Options that skip a confirmation are never suggested.
+    """
     return _alike(word, [one for one in options if one not in _AGREES and len(one) > 2])
 
 
 def is_slip(word: str, name: str) -> bool:
-    """Return True if one letter is missing, too many or another one, or two neighbours are swapped."""
+    """Return True if one letter is missing, extra or different, or two neighbours are swapped."""
     if abs(len(word) - len(name)) > 1 or word == name:
         return False
     start = next((n for n, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name)))
@@ -50,6 +53,6 @@ def is_slip(word: str, name: str) -> bool:
 
 
 def _alike(word: str, names: Iterable[str]) -> str:
-    import difflib  # here: an `inv --list` does without
+    import difflib  # imported here, so that `inv --list` is faster
 
     return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=0.7)), "")

@@ -1,4 +1,4 @@
-"""Lists of tasks: the ten that one needs every day, the groups, the tasks of a group."""
+"""Lists of tasks: the ten most used, the groups, the tasks of a group."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ _INDENT = 2
 
 
 def is_ours(tasks: Any) -> bool:
-    """Return True if these are this project's tasks, and not those of a tasks.py of somebody's own."""
+    """Return True if these are this project's tasks, and not those of a user's own tasks.py."""
     return set(DAILY) <= set(tasks.task_names)
 
 
 def overview(program: str, tasks: Any) -> str:
-    """Return what a bare `dlami` prints: the ten tasks, then the groups with how many tasks each has."""
+    """Return the output of a bare `dlami`: ten tasks, then the groups and their tasks."""
     names = list(tasks.task_names)
     groups = [(group, title) for group, title in groups_of(names) if group not in ("", "project")]
     rows = [(group, f"{title}: {_members(names, group)}") for group, title in groups]
@@ -37,7 +37,7 @@ def overview(program: str, tasks: Any) -> str:
 
 
 def all_tasks(tasks: Any) -> str:
-    """Return every task by group, the ten that one needs first."""
+    """Return every task by group, the ten most used first."""
     names = sorted(tasks.task_names)
     parts = [("The ten you need", list(DAILY))]
     parts += [(title, [n for n in names if group_of(n) == group]) for group, title in groups_of(names)]

@@ -1,1 +1,1 @@
-"""A cluster on EKS by CloudFormation: its template, and its life by the same code as the bare cluster's stack."""
+"""EKS clusters by CloudFormation: their template, and their operations by the same code as the bare cluster's stack."""

@@ -1,4 +1,4 @@
-"""The template's add-ons of EKS: those without which no node is ready, and those that run on nodes."""
+"""EKS add-ons in the template: those that a node needs to become ready, and those that run on nodes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from cfn.eks.roles import POD, add_role
 from cfn.template.network import tags
 from cluster.eks.eksctl import CONFIGURED
 
-# By title; a node is ready once the first three are there, the others need nodes to run on.
+# Add-ons by title. A node needs the first three to become ready; the others need nodes to run on.
 BEFORE_NODES = {
     "PodIdentityAddon": "eks-pod-identity-agent",
     "NetworkAddon": "vpc-cni",
@@ -21,8 +21,8 @@ ON_NODES = {
     "MonitoringAddon": "eks-node-monitoring-agent",
 }
 FSX = {"FsxAddon": "aws-fsx-csi-driver"}  # where the cluster file has Lustre
-# Who of them asks AWS for something: its service account, and AWS's policy for it. FSx is mounted, never made, by its
-# driver: that needs no rights.
+# Add-ons that call AWS: service account and AWS's managed policy. The FSx driver only mounts existing file systems,
+# so it needs no permissions.
 IDENTITIES = {
     "NetworkAddon": ("aws-node", "AmazonEKS_CNI_Policy"),
     "EfsAddon": ("efs-csi-controller-sa", "service-role/AmazonEFSCSIDriverPolicy"),
@@ -30,7 +30,7 @@ IDENTITIES = {
 
 
 def add_before_nodes(t: Template, design: EksDesign, cluster: eks.Cluster) -> list[str]:
-    """Add-ons without which a node does not become ready; their titles."""
+    """Add the add-ons without which no node becomes ready. Return their titles."""
     for title, name in BEFORE_NODES.items():
         needed = [] if title == "PodIdentityAddon" else ["PodIdentityAddon"]
         _addon(t, design, cluster, title, name, needed)
@@ -38,7 +38,7 @@ def add_before_nodes(t: Template, design: EksDesign, cluster: eks.Cluster) -> li
 
 
 def add_on_nodes(t: Template, design: EksDesign, cluster: eks.Cluster, nodes: eks.Nodegroup) -> None:
-    """Add-ons that are ready once they run on a node."""
+    """Add the add-ons that become ready once they run on a node."""
     storage = design.file.storage
     for title, name in {**ON_NODES, **(FSX if storage.fsx_gib or design.file.eks.fsx else {})}.items():
         _addon(t, design, cluster, title, name, [nodes.title])

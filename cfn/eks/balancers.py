@@ -1,4 +1,4 @@
-"""Load balancers that a Kubernetes has made for its services: CloudFormation knows nothing of them, their tags tell."""
+"""Load balancers that Kubernetes has created for services, outside CloudFormation, found by their tags."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _OF_CONTROLLER = "elbv2.k8s.aws/cluster"  # as the AWS Load Balancer Controller 
 
 @dataclass(frozen=True, kw_only=True)
 class Balancer:
-    """One load balancer."""
+    """Load balancer."""
 
     name: str
     vpc: str
@@ -25,25 +25,26 @@ class Balancer:
 
     @property
     def clusters(self) -> set[str]:
-        """The Kubernetes that has made it; nothing for one that somebody else has made."""
+        """Return the Kubernetes clusters that created it; none if something else did."""
         marked = {name.removeprefix(_OF) for name in self.tags if name.startswith(_OF)}
         return marked | ({self.tags[_OF_CONTROLLER]} if _OF_CONTROLLER in self.tags else set())
 
     @property
     def service(self) -> str:
-        """For which it was made, as NAMESPACE/NAME; "" where its tags do not say."""
+        """Return the service that it was created for, as NAMESPACE/NAME; "" if its tags do not say."""
         return next((self.tags[name] for name in _SERVICE if "/" in self.tags.get(name, "")), "")
 
 
 def balancers(aws: Aws) -> list[Balancer]:
-    """All of the region, whosever they are. Raises ClientError where nobody may look."""
+    """Return all load balancers of the region, whoever created them. Raises ClientError if they may not be listed."""
     return sorted([*_new(aws), *_classic(aws)], key=lambda b: b.name)
 
 
 def held_by(found: list[Balancer], cluster: str, own_vpc: str) -> list[Balancer]:
-    """Those which a Kubernetes has made, and all that are in the network that goes with it.
+    """Return the load balancers that a Kubernetes cluster created, and all in the network that is deleted with it.
 
-    own_vpc: "" where the network is somebody else's.
+    Args:
+        own_vpc: the stack's own VPC; "" if the network is not part of the stack.
     """
     return [b for b in found if cluster in b.clusters or (own_vpc and b.vpc == own_vpc)]
 

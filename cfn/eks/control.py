@@ -1,4 +1,4 @@
-"""The template's Kubernetes itself: control plane, its key and its log, and who may use it."""
+"""Kubernetes in the template: control plane, its encryption key and log, and access to it."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ LOG_DAYS = 30
 
 
 def add_control_plane(t: Template, design: EksDesign, place: Place) -> eks.Cluster:
-    """The cluster: its API private, and public for the operator's networks alone; secrets under a key of its own."""
+    """Add the EKS cluster, with secrets encrypted by its own key.
+
+    Its API endpoint is private, and public only for the operator's networks.
+    """
     role = add_role(t, design, "ControlRole", "eks.amazonaws.com", managed=("AmazonEKSClusterPolicy",))
     log = t.add_resource(
         logs.LogGroup(
@@ -44,7 +47,7 @@ def add_control_plane(t: Template, design: EksDesign, place: Place) -> eks.Clust
             ),
             AccessConfig=eks.AccessConfig(AuthenticationMode="API", BootstrapClusterCreatorAdminPermissions=False),
             BootstrapSelfManagedAddons=False,
-            # When support ends AWS moves the cluster on, rather than asking six times the price for the old version.
+            # At the end of support AWS upgrades the cluster instead of charging six times the price for the old one.
             UpgradePolicy=eks.UpgradePolicy(SupportType="STANDARD"),
             Tags=tags(design, "kubernetes"),
             DependsOn=[log.title],
@@ -55,7 +58,7 @@ def add_control_plane(t: Template, design: EksDesign, place: Place) -> eks.Clust
 
 
 def _add_operator(t: Template, design: EksDesign, cluster: eks.Cluster) -> None:
-    """Who makes the cluster may do all in it; nobody else may anything."""
+    """Give the creator of the cluster full access, and nobody else any."""
     t.add_resource(
         eks.AccessEntry(
             "OperatorAccess",
@@ -78,7 +81,7 @@ def _endpoint(design: EksDesign) -> dict[str, Any]:
 
 
 def _second_subnet(t: Template, design: EksDesign, place: Place) -> Any:
-    """A subnet for EKS's own interfaces in another zone; no node and no route to the internet."""
+    """Return a subnet in another zone for EKS's own interfaces, without nodes or a route to the internet."""
     if design.second_subnet:
         return design.second_subnet
     made = t.add_resource(

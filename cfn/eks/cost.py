@@ -1,4 +1,4 @@
-"""What a cluster on EKS has cost so far: nodes by their groups' own history, the control plane since it was made."""
+"""Cost of an EKS cluster so far: nodes by the history of their groups, the control plane since its creation."""
 
 import datetime
 from dataclasses import replace
@@ -17,9 +17,10 @@ from cluster.guard.onhost.history import spans
 
 
 def look(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None) -> Cost:
-    """What the EKS cluster of the file has cost; what its node group is not now, its history does not tell.
+    """Return the cost of the EKS cluster that the file describes.
 
-    Raises StackError if there is no such stack, AwsError if AWS cannot be asked.
+    A node that is gone is priced by the stack's instance type, because the history does not record the node's own.
+    Raises StackError if there is no such stack, AwsError if AWS cannot be queried.
     """
     stack = find(aws, file.name + SUFFIX)
     if stack is None:
@@ -46,7 +47,7 @@ def look(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None)
 
 
 def _control_plane(aws: Aws, name: str, now: datetime.datetime) -> ControlPlane | None:
-    """Since it was made; None while there is none."""
+    """Return the control plane's hours and price since its creation, or None if there is none."""
     try:
         found = aws.client("eks").describe_cluster(name=name)["cluster"]
     except ClientError as e:
@@ -59,7 +60,7 @@ def _control_plane(aws: Aws, name: str, now: datetime.datetime) -> ControlPlane 
 
 
 def _instances(aws: Aws, groups: set[str]) -> dict[str, dict[str, Any]]:
-    """What the groups have now, as EC2 describes each, with the name of its group."""
+    """Return the running and pending instances of the groups as EC2 describes them, each with its group's name."""
     if not groups:
         return {}
     wanted = [

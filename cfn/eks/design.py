@@ -1,4 +1,4 @@
-"""What the template of an EKS cluster is made from: the same cluster file, and what EKS needs beyond it."""
+"""Design of an EKS cluster: the same cluster file, completed with what EKS needs in addition."""
 
 from dataclasses import dataclass, replace
 
@@ -18,27 +18,27 @@ PLACES = {"Public": "elb", "Private": "internal-elb"}  # by which Kubernetes fin
 
 @dataclass(frozen=True, kw_only=True)
 class EksDesign(Design):
-    """One EKS cluster, with nothing left open."""
+    """Complete design of one EKS cluster."""
 
     second_zone: str
-    """Another zone: EKS wants its own interfaces in two, the nodes stay in one."""
+    """Second zone. EKS requires its interfaces in two zones; the nodes stay in the first."""
     second_subnet: str = ""
-    """An existing subnet there; empty: the stack makes one."""
+    """Existing subnet in the second zone; empty: the stack makes one."""
     control_cidr: str = ""
-    """Addresses of the subnet that the stack makes there."""
+    """Addresses of the subnet that the stack makes in the second zone."""
     api_cidrs: tuple[str, ...] = ()
-    """Who may reach the Kubernetes API from outside of the VPC; empty: nobody."""
+    """Networks outside the VPC that may reach the Kubernetes API; empty: none."""
     operator: str = ""
-    """ARN of the IAM user or role that may do everything in Kubernetes: who created the cluster."""
+    """ARN of the IAM user or role with full access to Kubernetes: the creator of the cluster."""
 
     @property
     def nodes(self) -> int:
-        """Instances of the node group: as many as the bare cluster has hosts that train."""
+        """Return the size of the node group, which is the number of the bare cluster's hosts that train."""
         return self.file.nodes.workers + 1
 
     @property
     def ami_type(self) -> str:
-        """EKS's own image for the instance type, with NVIDIA's driver and EFA's where there are GPUs."""
+        """Return EKS's AMI type for the instance type, with the NVIDIA and EFA drivers if it has GPUs."""
         arch = "ARM_64" if self.instance.architecture == "arm64" else "x86_64"
         return f"AL2023_{arch}_{'NVIDIA' if self.instance.gpus else 'STANDARD'}"
 
@@ -48,13 +48,15 @@ class EksDesign(Design):
         return known is not None and known.nvme
 
     def subnet_tags(self, name: str) -> dict[str, str]:
-        """What Kubernetes looks for when it makes a load balancer."""
+        """Return the tags by which Kubernetes finds the subnets for its load balancers."""
         return {f"kubernetes.io/cluster/{self.file.name}": "shared", f"kubernetes.io/role/{PLACES[name]}": "1"}
 
 
 def file_for_eks(file: ClusterFile) -> ClusterFile:
-    """The cluster file as the EKS stack takes it: NAME-eks beside the bare cluster NAME; without what Kubernetes does
-    itself (ways in by SSH, first boot, guard, spares). Raises FieldError for a file of which EKS cannot make a cluster.
+    """Return the cluster file of the EKS stack, NAME-eks beside the bare cluster NAME.
+
+    It lacks what Kubernetes does itself: access by SSH, first boot, guard, spares. Raises FieldError if EKS cannot make
+    a cluster of the file.
     """
     if len(file.name) > LONGEST:
         raise FieldError("name", f"{file.name!r} is too long for EKS", f"use {LONGEST} characters at most")
@@ -79,13 +81,16 @@ def file_for_eks(file: ClusterFile) -> ClusterFile:
 
 
 def api_cidrs(file: ClusterFile) -> tuple[str, ...]:
-    """Who may reach the API: where the operator comes from, and who may reach services."""
+    """Return the networks that may reach the API: the operator's, and those that may reach services."""
     own = (file.access.ssh_from,) if file.access.ssh_from else ()
     return tuple(dict.fromkeys((*own, *file.eks.allow_cidrs)))
 
 
 def control_cidr(file: ClusterFile) -> str:
-    """The first free part of the new VPC that is large enough for EKS's interfaces. Raises FieldError if none is."""
+    """Return the first free part of the new VPC that is large enough for EKS's interfaces.
+
+    Raises FieldError if there is none.
+    """
     network = file.network
     whole = network_of("network.cidr", network.cidr)
     taken = [network_of(f"network.{n}", getattr(network, n)) for n in ("public_cidr", "private_cidr")]

@@ -1,7 +1,7 @@
-"""What an EKS cluster may leave in an account: node groups, control plane, Auto Scaling groups, balancers, key, roles.
+"""Leftovers of EKS clusters: node groups, control planes, Auto Scaling groups, load balancers, keys, roles.
 
-Pod Identity associations, add-ons and access entries are parts of the control plane and go with it; no OIDC provider
-is made. Log, network, instances and storage are of the kinds that the bare cluster has (cfn/tagged.py).
+Pod Identity associations, add-ons and access entries are parts of the control plane and are deleted with it. No OIDC
+provider is created. Log, network, instances and storage are of the kinds that the bare cluster has (cfn/tagged.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _NODES_S, _CONTROL_S = 600, 600  # that their end takes
 
 
 def _clusters(aws: Aws) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Those that carry our tag, with their tags."""
+    """Yield the EKS clusters that carry our tag, with their tags."""
     eks = aws.client("eks")
     for name in pages(eks, "list_clusters", "clusters"):
         tags = eks.describe_cluster(name=name)["cluster"].get("tags", {})
@@ -49,7 +49,10 @@ def _control_planes(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 
 def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
-    """Those whose Kubernetes is gone: EKS gives them none of our tags, but their instances have them."""
+    """Yield the Auto Scaling groups of deleted Kubernetes clusters, found by the tags of their instances.
+
+    EKS does not put our tags on the groups.
+    """
     there = set(pages(aws.client("eks"), "list_clusters", "clusters"))
     owners: dict[str, dict[str, str]] = {}
     for r in pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=OURS):
@@ -68,7 +71,10 @@ def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 
 def _balancers(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
-    """Those of our pages whose Kubernetes is gone; one that lives ends its own, and makes anew what others end."""
+    """Yield the load balancers of deleted Kubernetes clusters.
+
+    An existing Kubernetes deletes its own, and recreates those that others delete.
+    """
     there = set(pages(aws.client("eks"), "list_clusters", "clusters"))
     for one in balancers(aws):
         if one.clusters and not one.clusters & there:
@@ -94,7 +100,7 @@ def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 
 def _roles(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
-    """Those of clusters of this region, though IAM knows none."""
+    """Yield the roles of clusters of this region. IAM itself has no regions."""
     iam = aws.client("iam")
     for role in pages(iam, "list_roles", "Roles"):
         name = role["RoleName"]
@@ -112,7 +118,7 @@ def _roles(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 
 def _is_for_eks(role: dict[str, Any]) -> bool:
-    """Whether EKS, its pods or instances may take the role: of all others nobody asks for tags."""
+    """Return True if EKS, its pods or EC2 instances may assume the role. The tags of other roles are not queried."""
     statements = role["AssumeRolePolicyDocument"].get("Statement", [])
     said = [s.get("Principal", {}) for s in (statements if isinstance(statements, list) else [statements])]
     services = [p.get("Service", "") for p in said if isinstance(p, dict)]
@@ -120,7 +126,7 @@ def _is_for_eks(role: dict[str, Any]) -> bool:
     return any(one.startswith(("eks.", "pods.eks.", "ec2.")) for one in each)
 
 
-# What holds another is before it, as in cfn/tagged.py; all of these come before what is listed there.
+# In the order of removal, as in cfn/tagged.py. All of these come before the kinds there.
 KINDS = (
     Kind("eks", _node_groups),
     Kind("eks", _control_planes),

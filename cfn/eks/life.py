@@ -1,4 +1,4 @@
-"""Creating an EKS cluster, changing it, deleting it: each is followed to its end."""
+"""Creating, changing and deleting EKS clusters. Each waits until AWS has finished."""
 
 import json
 from collections.abc import Iterable
@@ -28,14 +28,18 @@ ADVICE = "try again with --wait 6h, or name more types in nodes.instance_type"
 
 @dataclass
 class Groups:
-    """The Auto Scaling groups that EKS makes for its node group: why they cannot start an instance, they say first."""
+    """Observer that adds EKS's Auto Scaling groups to a watch, because they report failed launches first."""
 
     watch: Watch
     cluster: str
     known: set[str] = field(default_factory=set)
 
     def look(self, story: list[Event]) -> None:
-        """Have them watched as soon as they are there."""
+        """Add the groups to the watch as soon as EKS has created them.
+
+        Args:
+            story: all events of the stack so far.
+        """
         if self.known or not any(e.kind == NODE_GROUP for e in story):
             return
         try:
@@ -46,7 +50,10 @@ class Groups:
 
 
 class NodesRoom(Room):
-    """Whether EKS's group gets its nodes. Nobody signals a node group: it is ended, and the create rolls back."""
+    """Capacity check for EKS's node group, which it deletes if AWS refuses its instances.
+
+    Node groups take no failure signal from us. Deleting one makes CloudFormation roll the create back.
+    """
 
     def _groups(self) -> Iterable[tuple[str, str]]:
         return [(group, "Nodes") for group in self.watch.groups]
@@ -67,10 +74,10 @@ class NodesRoom(Room):
 def make_where_there_is_room(
     aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, wait_s: float = 0.0, pause_s: float = PAUSE_S
 ) -> Stack:
-    """As `make`, in the first of the plan's zones, and of its types, that has room for the nodes.
+    """Create the cluster as `make` does, in the first of the plan's zones and types with capacity for the nodes.
 
-    Each attempt makes a control plane of its own, for its subnets stay where they are. Raises NoCapacity with all
-    that was tried last.
+    Each attempt creates its own control plane, because its subnets cannot change. Raises NoCapacity with all attempts
+    of the last round.
     """
     if not plan.stack:
         wait_s = when_begun(plan.design, show, wait_s)
@@ -84,11 +91,13 @@ def make_where_there_is_room(
 
 
 def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, gives_up: bool = False) -> Stack:
-    """The new cluster's stack, its nodes joined and its add-ons running. One that is being made is followed to its end.
+    """Create the cluster and return its stack, with its nodes joined and its add-ons running.
+
+    A create that is already under way is waited for.
 
     Args:
-        gives_up: do not wait for capacity that AWS has refused: NoCapacity is raised as soon as nothing is left.
-    Raises StackError with the first cause if it could not be made, NothingToDo if it is there already.
+        gives_up: raise NoCapacity as soon as AWS has refused the instances, instead of waiting for capacity.
+    Raises StackError with the first cause if it could not be created, NothingToDo if it exists already.
     """
     name = plan.design.file.name
     stack = create.begin(aws, plan, keep_failed, TASKS)
@@ -109,7 +118,7 @@ def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, give
 
 
 def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
-    """The stack after a change set was executed. Raises StackError with the first cause if it was rolled back."""
+    """Execute a change set and return the stack. Raises StackError with the first cause if it was rolled back."""
     watch = Watch(aws, proposed.stack, lambda _: None)
     watch.look()  # what was before is not this change's story
     watch.show, watch.story = show, []
@@ -123,17 +132,17 @@ def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
 
 
 def _failed(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
-    """The first cause; where a node group waits for instances, why it got none."""
+    """Return an error with the first cause, and with the failed launches of a node group."""
     why = [f"  no instance: {text}" for text in dict.fromkeys(watch.launches)]
     error = failure(watch, what, now, "\n".join([*why, remedy]))
     return StackError(str(error))
 
 
 def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[str, Any]:
-    """Deletes the stack; what stays in the account, by logical id.
+    """Delete the stack. Return the physical ids of what stays in the account, by logical id.
 
-    Raises StackError for a load balancer that Kubernetes made, which CloudFormation knows nothing of and which would
-    hold the stack's own network and be billed on in another's; and if a resource will not go.
+    Raises StackError if a resource cannot be deleted, or if Kubernetes has load balancers. CloudFormation does not know
+    them: they would block the deletion of the stack's own network, and remain billed in another one.
     """
     stack = find(aws, file.name)
     if stack:
@@ -149,7 +158,7 @@ def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[s
 
 
 def stays(aws: Aws, stack: Stack) -> dict[str, str]:
-    """What a deletion would leave in the account, by logical id: what the stack's own template says of it."""
+    """Return the physical ids of what a deletion would keep, by logical id, according to the stack's own template."""
     with asking(f"reading the template of stack {stack.name}"):
         body = aws.client("cloudformation").get_template(StackName=stack.id)["TemplateBody"]
     made = resource_ids(aws, stack)
@@ -158,7 +167,10 @@ def stays(aws: Aws, stack: Stack) -> dict[str, str]:
 
 
 def _held_text(held: list[Balancer], file: ClusterFile) -> str:
-    """What Kubernetes must end itself before it is gone, and how; the last way is for one that is gone already."""
+    """Return the message on load balancers in the way, with the commands to delete them in Kubernetes.
+
+    The last command is for a Kubernetes that is already gone.
+    """
     would = "be billed on without anybody's knowing of it" if file.network.vpc else f"hold the network of {file.name}"
     services = [b.service.split("/", 1) for b in held if b.service]
     ends = [f"kubectl delete service --namespace {space} {name}" for space, name in services]

@@ -1,4 +1,4 @@
-"""The template's node group: one launch template as the bare cluster's nodes have it, in one zone, kept by EKS."""
+"""Node group in the template: one launch template like the bare cluster's, in one zone, managed by EKS."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ spec:
 def add_node_group(
     t: Template, design: EksDesign, place: Place, groups: Groups, cluster: eks.Cluster, before: list[str]
 ) -> eks.Nodegroup:
-    """As many nodes as the bare cluster has hosts, none of them public.
+    """Add the node group: as many nodes as the bare cluster has hosts, none of them public.
 
     Args:
         before: resources without which no node becomes ready.
@@ -59,7 +59,7 @@ def add_node_group(
             ),
             ScalingConfig=eks.ScalingConfig(MinSize=0, DesiredSize=design.nodes, MaxSize=design.nodes),
             UpdateConfig=eks.UpdateConfig(MaxUnavailable=1),
-            # What the monitoring agent finds broken is replaced by EKS; a job heals as it does on bare hosts.
+            # EKS replaces nodes that the monitoring agent reports broken. A job recovers as on bare hosts.
             NodeRepairConfig=eks.NodeRepairConfig(Enabled=True),
             Tags={"Name": f"{design.file.name}-nodes", "dlami-cluster:cluster": design.file.name},
             DependsOn=[*place.ready, "ClusterIn", "ClusterOut", "ClusterInternet", "NfsIn", *before],
@@ -68,7 +68,7 @@ def add_node_group(
 
 
 def _launch_template(t: Template, design: EksDesign, groups: Groups, cluster: eks.Cluster) -> ec2.LaunchTemplate:
-    # EKS adds its own group to no interface that a launch template describes: without it no kubelet is reached.
+    # EKS does not add its security group to a launch template's interfaces. Without it the API cannot reach kubelets.
     security = [groups.cluster, GetAtt(cluster, "ClusterSecurityGroupId")]
     owned = tags(design, "node")
     data = ec2.LaunchTemplateData(
@@ -88,7 +88,10 @@ def _launch_template(t: Template, design: EksDesign, groups: Groups, cluster: ek
 
 
 def _bought(design: EksDesign) -> dict[str, Any]:
-    """What a launch template says of the market. Spot is the node group's own word: EKS takes it from nowhere else."""
+    """Return the market options of the launch template.
+
+    EKS accepts spot only as a property of the node group.
+    """
     capacity = design.file.nodes.capacity
     block = {"InstanceMarketOptions": ec2.InstanceMarketOptions(MarketType="capacity-block")}
     own = {"CapacityReservationSpecification": reserved(design)} if design.file.nodes.reservation else {}

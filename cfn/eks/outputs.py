@@ -1,4 +1,4 @@
-"""`python -m cfn.eks.outputs REGION NAME`: what an EKS stack tells of itself, for whoever may not import this."""
+"""Outputs of an EKS stack as JSON, for callers that may not import this: `python -m cfn.eks.outputs REGION NAME`."""
 
 import json
 import sys
@@ -10,13 +10,13 @@ from cluster.errors import ClusterError
 
 
 def told(aws: Aws, name: str) -> dict[str, str]:
-    """Outputs of the EKS stack of the cluster NAME; empty where there is none or it is not made yet."""
+    """Return the outputs of the EKS stack of the cluster NAME; {} if there is none or it is incomplete."""
     stack = find(aws, name + SUFFIX)
     return dict(stack.outputs) if stack else {}
 
 
 def main(argv: list[str]) -> int:
-    """Print them; the exit code."""
+    """Print the outputs. Return the exit code."""
     if len(argv) != 2:
         print("usage: python -m cfn.eks.outputs REGION NAME", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""What an EKS cluster would be made of, and what it costs: shown before anything is made."""
+"""Plan of an EKS cluster: its design, template and cost, shown before anything is created."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,25 +18,25 @@ NO_GUARD = "none: EKS keeps its node group itself, so nothing of ours ends a for
 
 @dataclass(frozen=True, kw_only=True)
 class EksPlan(Plan):
-    """One EKS cluster as it would be created; change sets take it as they take the bare cluster's plan."""
+    """EKS cluster as it would be created. Change sets accept it like the bare cluster's plan."""
 
     design: EksDesign
     designs: tuple[EksDesign, ...] = ()
-    """Those that are tried where the one before has no room, the plan's own first."""
+    """Designs in the order in which they are tried for capacity, the plan's own first."""
 
     @property
     def instances(self) -> int:
-        """Nodes of the group: all of them train."""
+        """Return the number of nodes, all of which train."""
         return self.design.nodes
 
     @property
     def total_usd_per_hour(self) -> float | None:
-        """Nodes and control plane; None where nobody says what an instance costs."""
+        """Return the cost per hour of nodes and control plane, or None if the instance price is unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.instances + prices.EKS
 
     @property
     def addons(self) -> list[str]:
-        """AWS's add-ons by their names there."""
+        """Return AWS's names of the add-ons."""
         resources = template.stack(self.design).resources
         known = {**BEFORE_NODES, **ON_NODES, **FSX}
         return sorted(name for title, name in known.items() if title in resources)
@@ -67,7 +67,7 @@ class EksPlan(Plan):
 
     @property
     def warnings(self) -> list[str]:
-        """What AWS would take, and the operator may not have meant."""
+        """Return warnings about settings that AWS accepts but that the operator may not intend."""
         found = []
         if not self.design.api_cidrs:
             found.append(
@@ -80,7 +80,7 @@ class EksPlan(Plan):
 
     @property
     def cost(self) -> str:
-        """In words."""
+        """Return the cost of nodes and control plane, as text."""
         if self.usd_per_hour is None or self.total_usd_per_hour is None:
             return (
                 f"unknown: set nodes.usd_per_hour to see it; {prices.EKS:.2f} USD per hour of it for the control plane"
@@ -116,7 +116,7 @@ class EksPlan(Plan):
 
 
 def make(aws: Aws, file: ClusterFile) -> EksPlan:
-    """The plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected first."""
+    """Return the plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected."""
     stack = find(aws, file.name + SUFFIX)
     pinned = stack.outputs if stack and stack.outputs else None
     designs = preflight.choices(aws, file, pinned)
@@ -125,6 +125,6 @@ def make(aws: Aws, file: ClusterFile) -> EksPlan:
 
 
 def of(aws: Aws, design: EksDesign, plan: EksPlan) -> EksPlan:
-    """The same plan by another of its designs."""
+    """Return the plan with another of its designs, and with that design's price and template."""
     each = instance_usd_per_hour(PriceList(aws), design, "worker")
     return replace(plan, design=design, body=template.body(design), usd_per_hour=each)

@@ -1,4 +1,4 @@
-"""Looks up what the cluster file leaves open for EKS, and refuses what EKS would refuse later."""
+"""Preflight checks for EKS: look up what the cluster file leaves open, and reject what EKS would reject later."""
 
 import re
 from dataclasses import fields
@@ -14,12 +14,13 @@ from cluster.settings import FieldError
 
 
 def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> tuple[EksDesign, ...]:
-    """Every complete design of the EKS cluster that a cluster file describes, checked against the account, in the order
-    in which they are tried: as of the bare cluster, where EKS can have its interfaces.
+    """Return all designs of the EKS cluster, checked against the account, in the order in which they are tried.
+
+    They are those of the bare cluster in zones where EKS can have its interfaces.
 
     Args:
         pinned: outputs of the running stack, whose zones, type and operator stay as they are.
-    Raises ConfigError for what the user can correct, AwsError if AWS cannot be asked.
+    Raises ConfigError for what the user can correct, AwsError if AWS cannot be queried.
     """
     own = file_for_eks(file)
     designs = preflight.choices(aws, own, pinned, with_image=False)
@@ -52,14 +53,14 @@ def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -
 
 
 def _zones(aws: Aws) -> list[str]:
-    """The zones of the region in which EKS can have interfaces."""
+    """Return the zones of the region in which EKS can have interfaces."""
     found = aws.client("ec2").describe_availability_zones()["AvailabilityZones"]
     usable = [z for z in found if z.get("ZoneType", "availability-zone") == "availability-zone"]
     return sorted(z["ZoneName"] for z in usable if z.get("ZoneId") not in WITHOUT_EKS)
 
 
 def _second_zone(first: Design, zones: list[str], of_subnets: list[str], pinned: dict[str, str] | None) -> str:
-    """Another zone than the nodes'; that of the running stack if there is one."""
+    """Return a zone other than the nodes', preferably the running stack's. Raises FieldError if there is none."""
     others = [z for z in of_subnets or zones if z != first.zone and z in zones]
     was = (pinned or {}).get("SecondZone", "")
     if was in others:
@@ -74,7 +75,7 @@ def _second_zone(first: Design, zones: list[str], of_subnets: list[str], pinned:
 
 
 def operator(aws: Aws) -> str:
-    """The IAM user or role of whoever asks, as access entries name it: a role, not one session of it."""
+    """Return the ARN of the caller's IAM user or role, as access entries name it: the role instead of its session."""
     with asking("asking who you are"):
         arn: str = aws.client("sts").get_caller_identity()["Arn"]
         session = re.fullmatch(r"arn:[\w-]+:sts::\d+:assumed-role/([^/]+)/.*", arn)

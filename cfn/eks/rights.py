@@ -1,4 +1,4 @@
-"""What the operator's own user has to be allowed for the tasks of a cluster on EKS, as an IAM policy for one file."""
+"""IAM policy of the operator's user: the permissions that the EKS tasks need for one cluster file."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ _LOOK = (
     "iam:GetRole",
     "logs:Describe*",
 )  # what stands in the way; who asks
-# How it is; and the end of a node group whose zone has no room.
+# For the status, and for deleting a node group whose zone has no capacity.
 _STATUS = ("DeleteNodegroup", "DescribeAddon", "DescribeCluster", "DescribeNodegroup", "ListAddons", "ListNodegroups")
-# All that CloudFormation does to this one cluster: AWS takes 6144 characters.
+# Wildcards for what CloudFormation does to this one cluster: a policy may have only 6144 characters.
 _CHANGED = (
     "AssociateAccessPolicy", "Create*", "Delete*", "Describe*", "DisassociateAccessPolicy", "List*", "TagResource",
     "UntagResource", "Update*",
@@ -32,7 +32,10 @@ _TAKEN_BY = ("ec2.amazonaws.com", "eks.amazonaws.com", POD)  # roles: nodes, the
 
 
 def policy(file: ClusterFile) -> dict[str, Any]:
-    """For eks.plan, eks.create, eks.status and eks.delete. Raises FieldError for a file of which EKS makes none."""
+    """Return the policy for eks.plan, eks.create, eks.status and eks.delete.
+
+    Raises FieldError if EKS cannot make a cluster of the file.
+    """
     own = file_for_eks(file)
     stack = arn(own, "cloudformation", f"stack/{own.name}/*")
     return document(
@@ -46,7 +49,7 @@ def policy(file: ClusterFile) -> dict[str, Any]:
 
 
 def _kubernetes(own: ClusterFile) -> list[Statement]:
-    """The control plane with its parts, its key and its log."""
+    """Allow managing the control plane with its parts, its key and its log."""
     parts = [arn(own, "eks", f"cluster/{own.name}"), arn(own, "eks", f"*/{own.name}/*")]  # addon/NAME/…, and so on
     log = arn(own, "logs", f"log-group:/aws/eks/{own.name}/*")
     return [
@@ -59,7 +62,7 @@ def _kubernetes(own: ClusterFile) -> list[Statement]:
 
 
 def _roles(own: ClusterFile) -> list[Statement]:
-    """The cluster's roles, which EKS, its nodes and its pods may be given, and nobody else."""
+    """Allow managing the cluster's roles, and passing them only to EKS, its nodes and its pods."""
     where = arn(own, "iam", f"role{own.access.role_path}{own.name}-*")
     to_whom = {"StringEquals": {"iam:PassedToService": list(_TAKEN_BY)}}
     return [

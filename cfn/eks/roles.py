@@ -1,4 +1,4 @@
-"""The roles of an EKS cluster: its control plane, its nodes, its add-ons, and the pods of trainings by Pod Identity."""
+"""IAM roles of an EKS cluster: control plane, nodes, add-ons, and by Pod Identity the pods of trainings."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def add_role(
     managed: tuple[str, ...] = (),
     statements: list[Statement] | None = None,
 ) -> iam.Role:
-    """A role that one service may take, with AWS's own policies by name, or statements of ours."""
+    """Add a role that one service may assume, with AWS's managed policies by name, or with our statements."""
     actions = ["sts:AssumeRole", "sts:TagSession"] if service == POD else ["sts:AssumeRole"]
     rights: dict[str, Any] = {}
     if managed:
@@ -42,7 +42,10 @@ def add_role(
 
 
 def add_jobs_role(t: Template, design: EksDesign, cluster: Any, namespace: str, account: str) -> None:
-    """What the pods of trainings may do in AWS, if the cluster file gives them anything: by Pod Identity, no keys."""
+    """Add the AWS role of the trainings' pods, if the cluster file gives them any permissions.
+
+    They get it by Pod Identity, without keys.
+    """
     statements = of_jobs(design)
     if not statements:
         return

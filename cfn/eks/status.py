@@ -1,4 +1,4 @@
-"""The state of an EKS cluster at one look: stack, control plane, nodes, add-ons, and what it costs now."""
+"""State of an EKS cluster in one report: stack, control plane, nodes, add-ons, and current cost."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,11 +17,11 @@ from cfn.standing import Item, standing, total
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The control plane, the node group or an add-on, as EKS tells of it."""
+    """Control plane, node group or add-on, as EKS describes it."""
 
     kind: str  # Kubernetes, nodes or add-on
     name: str
-    status: str  # EKS's word
+    status: str  # as EKS names it
     version: str
     issues: tuple[str, ...] = ()  # what EKS says is wrong
 
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class EksStatus:
-    """All there is to say."""
+    """State of an EKS cluster: stack, parts, nodes, cost and problems."""
 
     stack: Stack
     parts: tuple[Part, ...]
@@ -44,7 +44,7 @@ class EksStatus:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, each point with what to do about it."""
+        """Return what is wrong with the cluster, with the remedy for each problem."""
         if not self.stack.is_usable:
             return [way_out(self.stack, "eks")]
         found = [f"{p.kind} {p.name} is {p.status}" for p in self.parts if p.status not in ("ACTIVE", "UPDATING")]
@@ -86,7 +86,7 @@ class EksStatus:
 
 
 def look(aws: Aws, file: ClusterFile) -> EksStatus:
-    """The status of the EKS cluster of a cluster file. Raises StackError if there is none."""
+    """Return the status of the EKS cluster of a cluster file. Raises StackError if there is none."""
     stack = find(aws, file.name + SUFFIX)
     if stack is None:
         raise StackError(f"there is no stack {file.name + SUFFIX} in {aws.region}; `inv eks.create` makes it")
@@ -110,7 +110,7 @@ def look(aws: Aws, file: ClusterFile) -> EksStatus:
 
 
 def _parts(aws: Aws, name: str) -> tuple[list[Part], int]:
-    """Control plane, node groups and add-ons; how many nodes the groups aim at."""
+    """Return control plane, node groups and add-ons, and the desired number of nodes."""
     eks = aws.client("eks")
     parts, wanted = [_part("Kubernetes", name, eks.describe_cluster(name=name)["cluster"])], 0
     for group in pages(eks, "list_nodegroups", "nodegroups", clusterName=name):
@@ -130,7 +130,7 @@ def _part(kind: str, name: str, found: dict[str, Any]) -> Part:
 
 
 def _running(aws: Aws, name: str) -> list[dict[str, Any]]:
-    """The cluster's nodes as EC2 describes them: those that are billed."""
+    """Return EC2's descriptions of the cluster's running and pending nodes, which are billed."""
     wanted = [
         {"Name": "tag:dlami-cluster:cluster", "Values": [name]},
         {"Name": "instance-state-name", "Values": ["pending", "running"]},
@@ -140,7 +140,7 @@ def _running(aws: Aws, name: str) -> list[dict[str, Any]]:
 
 
 def _usd_per_hour(aws: Aws, file: ClusterFile, nodes: list[dict[str, Any]], has_control_plane: bool) -> float | None:
-    """By the file's price or AWS's, as `inv stack.cost` has it; None if one of them is unknown."""
+    """Return the hourly cost by the file's price or AWS's, as `inv stack.cost` does; None if a price is unknown."""
     price_list, usd = prices.PriceList(aws), prices.EKS if has_control_plane else 0.0
     for one in nodes:
         each, _ = cost.usd_per_hour(file, price_list, "node", one["InstanceType"], one["Placement"]["AvailabilityZone"])

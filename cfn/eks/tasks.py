@@ -1,4 +1,4 @@
-"""What the tasks of the EKS cluster do between the command line and the modules: show, ask, act."""
+"""The tasks of the EKS cluster: print what will happen, confirm, act."""
 
 import shlex
 import subprocess
@@ -20,7 +20,7 @@ KUBECONFIG_S = 60.0
 
 
 def show_plan(path: str, as_json: bool) -> None:
-    """The plan, and for a cluster that is there the changes that `eks.create` would make."""
+    """Print the plan, and for an existing cluster the changes that `eks.create` would make."""
     file = load(path)
     aws = Aws(file.region)
     answer_plan(aws, plan.make(aws, file), as_json)
@@ -29,7 +29,7 @@ def show_plan(path: str, as_json: bool) -> None:
 def make_cluster(
     path: str, yes: bool, dry_run: bool, keep_failed: bool, kubeconfig: bool, as_json: bool, wait: str = ""
 ) -> None:
-    """Creates the cluster, or brings one that is there to what the file says, and says how to go on."""
+    """Create the cluster, or update an existing one to the file, and print the next steps."""
     wait_s = seconds_of(wait)
     file = load(path)
     aws = Aws(file.region)
@@ -58,7 +58,10 @@ def make_cluster(
 
 
 def _change(aws: Aws, made: plan.EksPlan, stack: Stack, yes: bool, dry_run: bool) -> Stack | None:
-    """The stack after its change set was agreed to; as it is where there is none, None after a dry run."""
+    """Execute the change set after a confirmation and return the stack. Without changes, return it as it is.
+
+    After a dry run, return None.
+    """
     proposed = changes.difference(aws, made, stack)
     if proposed is None:
         say("changes   none")
@@ -76,14 +79,14 @@ def _change(aws: Aws, made: plan.EksPlan, stack: Stack, yes: bool, dry_run: bool
 
 
 def kubeconfig_command(file: ClusterFile) -> list[str]:
-    """What gives kubectl a way to the cluster, under the context that the cluster file names."""
+    """Return the command that adds the cluster to kubectl's configuration, in the file's context."""
     name = file.name + SUFFIX
     alias = file.eks.context or name
     return ["aws", "eks", "update-kubeconfig", "--region", file.region, "--name", name, "--alias", alias]
 
 
 def write_kubeconfig(command: list[str]) -> None:
-    """Runs it. Raises StackError with its last words, ConfigError where there is no AWS CLI."""
+    """Run the command. Raises StackError with its last output, ConfigError if the AWS CLI is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=KUBECONFIG_S, check=False)
     except FileNotFoundError as e:
@@ -97,7 +100,7 @@ def write_kubeconfig(command: list[str]) -> None:
 
 
 def show_status(path: str, as_json: bool) -> bool:
-    """The status; whether all is well."""
+    """Print the status. Return True if there are no problems."""
     file = load(path)
     now = status.look(Aws(file.region), file)
     answer(now, as_json)
@@ -105,7 +108,7 @@ def show_status(path: str, as_json: bool) -> bool:
 
 
 def remove_cluster(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool) -> None:
-    """Ends the cluster after a question; the file system stays, and what stays is said."""
+    """Delete the cluster after a confirmation, and print what stays, such as the file system."""
     file = load(path)
     own = file_for_eks(file)
     aws = Aws(file.region)
@@ -141,7 +144,7 @@ def _still_there(file: ClusterFile) -> list[str]:
 
 
 def _yours(file: ClusterFile) -> list[str]:
-    """What was made for the cluster and is not the stack's: nothing of ours removes it."""
+    """Return what was made for the cluster but is not part of the stack, and is never removed by us."""
     context = file.eks.context or file.name + SUFFIX
     return [
         f"kubectl's context {context}: kubectl config delete-context {context}",
@@ -151,11 +154,11 @@ def _yours(file: ClusterFile) -> list[str]:
 
 
 def kept_text(file: ClusterFile, own: ClusterFile, kept: dict[str, Any], *, mount_name: str, has_key: bool) -> str:
-    """What a deletion left, what that costs and is good for.
+    """Return a text on what a deletion left, what it costs and how to use it.
 
     Args:
-        mount_name: by which Lustre is mounted, if there was one.
-        has_key: there was one, for secrets.
+        mount_name: the name by which Lustre is mounted, if there was one.
+        has_key: True if the stack had a key for secrets.
     """
     lines = [f"{own.name} is deleted; kept: {_listed(kept)}"]
     if system := kept.get("SharedFileSystem") or own.storage.efs:

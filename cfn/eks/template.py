@@ -1,4 +1,4 @@
-"""The template of an EKS cluster: network, storage and security of the bare cluster's parts, Kubernetes on top."""
+"""CloudFormation template of an EKS cluster: network, storage and security as the bare cluster's, with Kubernetes."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ from cluster.terminal import counted
 
 
 def stack(design: EksDesign) -> Template:
-    """The template: network, storage, Kubernetes, nodes, add-ons, outputs."""
+    """Return the template: network, storage, Kubernetes, nodes, add-ons, outputs."""
     t = Template(Description=f"dlami-cluster {design.file.name}: Kubernetes and {counted(design.nodes, 'node')}")
     t.set_version("2010-09-09")
     t.set_metadata({in_stack.KEY: in_stack.values(design.file)})
@@ -44,7 +44,7 @@ def stack(design: EksDesign) -> Template:
 def outputs(
     design: EksDesign, place: Place, files: FileSystems, cluster: eks.Cluster, nodes: eks.Nodegroup
 ) -> dict[str, Any]:
-    """All that the tasks need to know, so that none of them guesses from a name."""
+    """Return the outputs, which hold all that the tasks need, so that none guesses a resource's name."""
     known: dict[str, Any] = {
         "Cluster": design.file.name,
         "Zone": Ref("Zone"),
@@ -68,5 +68,5 @@ def outputs(
 
 
 def body(design: EksDesign) -> str:
-    """The template as it is sent. Raises ConfigError if CloudFormation would not take it."""
+    """Return the template as it is sent to AWS. Raises ConfigError if CloudFormation would not accept it."""
     return checked(json.dumps(stack(design).to_dict(), sort_keys=True, separators=(",", ":")), "the cluster file")

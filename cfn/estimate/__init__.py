@@ -1,1 +1,1 @@
-"""`inv train.estimate`: how fast, how long and how dear a training is on other machines, before one is paid."""
+"""Model behind `inv train.estimate`: speed, duration and price of a training on machines that are not paid for yet."""

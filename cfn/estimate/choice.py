@@ -1,4 +1,4 @@
-"""Whether the same GPUs on hosts of another type would wait less for the network or for the input."""
+"""Choice of another instance type with the same GPUs, whose steps wait less for network or input."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ WORTH = 1.1  # times the images/s; what is less is within the model's own error
 
 @dataclass(frozen=True)
 class Choice:
-    """So many hosts of a type, and one training step on them."""
+    """Number of hosts of an instance type, and one training step on them."""
 
     machine: Machine
     hosts: int
@@ -20,9 +20,10 @@ class Choice:
 
 
 def better(training: Training, machine: Machine, hosts: int) -> Choice | None:
-    """Hosts with at least as many GPUs of the same kind, where a step waits less; None if no type is worth it.
+    """Return hosts with at least as many GPUs of the same kind whose steps wait less, or None if none are worth it.
 
-    The fewest further GPUs come first, then the most images/s. Nothing for who is bound by GPUs already.
+    The fewest additional GPUs come first, then the most images/s. Returns None if the GPUs themselves are the
+    bottleneck.
     """
     now = step(training, machine, hosts)
     if now.bound == "GPU":

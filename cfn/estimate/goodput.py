@@ -1,4 +1,4 @@
-"""How much of the time a training gets on, when hosts fail as they do elsewhere and it heals as it does here."""
+"""Goodput: the share of time in which a training progresses, given failure rates of others and our recovery times."""
 
 from dataclasses import dataclass
 
@@ -9,22 +9,25 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Healing:
-    """What a failure costs, beside the work since the last checkpoint; defaults: benchmarks/recovery.py's medians."""
+    """Cost of a failure, besides the lost work since the last checkpoint.
+
+    The defaults are the medians of benchmarks/recovery.py.
+    """
 
     with_spare_s: float = 30.0
     replaced_s: float = 300.0
-    """Where no spare waits: an instance has to start. Not measured here: AWS's own time."""
+    """Time for a new instance if there is no spare. It depends on AWS and was not measured here."""
     save_every_s: float = 30.0
     save_s: float = 0.3
-    """That training waits for one checkpoint: its limit, 1 % of the interval."""
+    """Time that training waits for one checkpoint: the limit, 1 % of the interval."""
 
 
 def goodput(hosts: int, spares: int, healing: Healing, failures_of_a_host_day: float = FAILURES_OF_A_HOST_DAY) -> float:
-    """Useful seconds over all seconds.
+    """Return useful seconds over all seconds.
 
-    Failures come at hosts x rate; each costs the healing, and half an interval of work on average (Daly, 2006, to first
-    order). A spare is missing while its own replacement starts, which a failure meets with the chance that a load finds
-    so many servers taken (Erlang's loss formula).
+    Failures come at hosts x rate. Each costs the recovery, and half a checkpoint interval of work on average (Daly,
+    2006, to first order). A spare is missing while its own replacement starts. The probability that a failure finds no
+    spare is that of a load finding all servers busy (Erlang's loss formula).
     """
     per_s = hosts * failures_of_a_host_day / DAY_S
     without = _erlang(per_s * healing.replaced_s, spares)
@@ -34,7 +37,7 @@ def goodput(hosts: int, spares: int, healing: Healing, failures_of_a_host_day: f
 
 
 def _erlang(load: float, servers: int) -> float:
-    """The chance that all servers are taken (Erlang B)."""
+    """Return the probability that all servers are busy (Erlang B)."""
     blocked = 1.0
     for n in range(1, servers + 1):
         blocked = load * blocked / (n + load * blocked)

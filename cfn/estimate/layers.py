@@ -1,4 +1,4 @@
-"""Networks as a list of layers: what each computes, moves through memory and has to be summed over ranks."""
+"""Networks as lists of layers, with each layer's arithmetic, memory traffic and number of weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _INPUT, _OUTPUT, _NORMALISED, _SUMMED = 3.0, 3.0, 8.0, 3.0
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer costs for one image."""
+    """Cost of one layer for one image."""
 
     flop: float
     """Floating-point operations of the forward pass; a multiply and an add are two."""
@@ -23,23 +23,26 @@ class Layer:
 
     @property
     def flop_of_step(self) -> float:
-        """Floating-point operations of both passes."""
+        """Return the floating-point operations of both passes."""
         return PASSES * self.flop
 
 
 def network(name: str, pixels: int) -> tuple[Layer, ...]:
-    """The layers of a network by its name, for square images of so many pixels a side. Raises KeyError."""
+    """Return the layers of a network by name, for square images of `pixels` a side.
+
+    Raises KeyError if it is unknown.
+    """
     if name == "vgg16":
         return tuple(_vgg16(pixels))
     return tuple(_resnet(name, pixels))
 
 
 def parameters(layers: tuple[Layer, ...]) -> int:
-    """Numbers that are learnt."""
+    """Return the number of trained weights."""
     return sum(layer.weights for layer in layers)
 
 
-# How many blocks each of the four stages has, and whether they are bottlenecks (He et al., 2015, table 1).
+# Number of blocks in each of the four stages, and True if they are bottlenecks (He et al., 2015, table 1).
 _STAGES = {
     "resnet18": ((2, 2, 2, 2), False),
     "resnet34": ((3, 4, 6, 3), False),
@@ -51,7 +54,7 @@ NETWORKS = (*_STAGES, "vgg16")
 
 
 def _convolution(size: int, kernel: int, inputs: int, outputs: int, stride: int = 1, normalised: bool = True) -> Layer:
-    """One that reads a square of this size."""
+    """Return a convolution layer whose input is a square of `size` pixels a side."""
     after = size // stride
     written = after * after * outputs
     return Layer(
@@ -66,7 +69,7 @@ def _dense(inputs: int, outputs: int) -> Layer:
 
 
 def _resnet(name: str, pixels: int) -> Iterator[Layer]:
-    """v1.5: a bottleneck's stride is that of its middle convolution."""
+    """Yield the layers of a ResNet v1.5, where a bottleneck's stride is that of its middle convolution."""
     blocks, bottleneck = _STAGES[name]
     yield _convolution(pixels, 7, 3, 64, 2)
     size, inputs = pixels // 4, 64
@@ -91,7 +94,10 @@ def _resnet(name: str, pixels: int) -> Iterator[Layer]:
 
 
 def _vgg16(pixels: int) -> Iterator[Layer]:
-    """Simonyan and Zisserman, 2014, configuration D; no batch normalisation, a ReLU after each."""
+    """Yield the layers of VGG-16: Simonyan and Zisserman, 2014, configuration D.
+
+    It has no batch normalisation, and a ReLU after each layer.
+    """
     size, inputs = pixels, 3
     for count, outputs in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
         for _ in range(count):

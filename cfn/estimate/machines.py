@@ -1,4 +1,4 @@
-"""What a host computes and moves with: its GPUs by NVIDIA's data sheets, its cards by EC2's table."""
+"""Compute and network rates of a host: its GPUs by NVIDIA's data sheets, its network cards by EC2's table."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as its data sheet has it, without sparsity."""
+    """Rates of a GPU by its data sheet, without sparsity."""
 
     float32: float
     """TFLOP/s."""
     tf32: float
-    """TFLOP/s of float32 on tensor cores; that of float32 where there are none."""
+    """TFLOP/s of float32 on TF32 tensor cores; as `float32` if there are none."""
     float16: float
     """TFLOP/s with float32 sums."""
     memory: float
@@ -24,7 +24,7 @@ class Gpu:
     """GB/s between GPUs of a host, each way: NVLink, or PCIe where there is none."""
 
     def peak(self, precision: str) -> float:
-        """FLOP/s."""
+        """Return the peak FLOP/s of a precision."""
         return 1e12 * {"float32": self.float32, "tf32": self.tf32}.get(precision, self.float16)
 
 
@@ -49,7 +49,7 @@ GPUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One host."""
+    """EC2 instance type with its GPUs, vCPUs and network."""
 
     name: str
     gpu: str
@@ -58,16 +58,16 @@ class Machine:
     gbit: float
     """Gbit/s of its network, all cards together."""
     efa: bool
-    """Whether NCCL goes around the kernel."""
+    """True if the network has EFA, by which NCCL bypasses the kernel."""
 
     @property
     def card(self) -> Gpu:
-        """What its GPUs can do."""
+        """Return the rates of its GPUs."""
         return GPUS[self.gpu]
 
 
 def machine(name: str) -> Machine:
-    """An EC2 instance type. Raises ConfigError for one whose GPUs are not known."""
+    """Return an EC2 instance type by name. Raises ConfigError if its GPUs are not known."""
     found = instance_of(name)
     if found is None or found.gpu not in GPUS:
         raise ConfigError(f"nothing is known of the GPUs of {name!r}: name a type like p4d.24xlarge, g5.12xlarge")
@@ -82,12 +82,15 @@ def machine(name: str) -> Machine:
 
 
 def machines_with(gpu: str) -> list[Machine]:
-    """All EC2 instance types with GPUs of this name."""
+    """Return all EC2 instance types with GPUs of this name."""
     return [machine(name) for name, instance in known_types().items() if instance.gpu == gpu]
 
 
 def _vcpus(name: str) -> int:
-    """By its size: 4 of an xlarge, as many times more as its name says; a metal one is its family's largest."""
+    """Return the number of vCPUs, derived from the size in the type's name: 4 for each "xlarge".
+
+    A metal type has as many as the largest of its family.
+    """
     size = name.rsplit(".", 1)[1]
     if size == "metal":
         return 64 if name.startswith("g5g") else 96

@@ -1,4 +1,4 @@
-"""What others measured of trainings like ours, and where it stands: what fixes the model, and what judges it."""
+"""Published measurements of similar trainings: some fix the model's constants, the others test it."""
 
 import statistics
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ HOROVOD = "github.com/horovod/horovod, docs/benchmarks.rst: 4 P100 a host, 25 Gb
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One published figure."""
+    """Published throughput of a training, with its settings and source."""
 
     what: str
     images_per_s: float
@@ -35,10 +35,10 @@ class Figure:
     model: str = "resnet50"
     photographs: str | None = None
     fixes: bool = False
-    """Whether the model's constants were fixed by it; the others were looked at afterwards."""
+    """True if the model's constants were fixed by this figure. The others were compared only afterwards."""
 
     def predicted(self) -> float:
-        """Images/s, as the model has them."""
+        """Return the images/s that the model predicts."""
         training = Training(
             layers=network(self.model, 224),
             batch=self.batch,
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what was measured."""
+        """Return the relative error of the prediction."""
         return self.predicted() / self.images_per_s - 1.0
 
 
@@ -195,16 +195,16 @@ FIGURES = (
 
 
 def judged() -> list[Figure]:
-    """Those that fix nothing."""
+    """Return the figures that were not used to fix the model's constants."""
     return [f for f in FIGURES if not f.fixes]
 
 
 def median_error() -> float:
-    """Of the figures that fix nothing, without their sign."""
+    """Return the median absolute error over the figures that were not used to fix the model."""
     return statistics.median(abs(f.error) for f in judged())
 
 
 def median_error_elsewhere() -> float:
-    """The same, of those alone whose source fixes nothing either."""
+    """Return the same median over those figures whose source was not used to fix the model either."""
     known = {f.source for f in FIGURES if f.fixes}
     return statistics.median(abs(f.error) for f in judged() if f.source not in known)

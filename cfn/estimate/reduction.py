@@ -1,4 +1,4 @@
-"""Gradients summed over all ranks while the backward pass goes on: how much of it the ranks wait for."""
+"""All-reduce of gradients during the backward pass: its duration, and how long ranks wait for it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ BUS = 0.75
 
 @dataclass(frozen=True)
 class Gradient:
-    """A layer's: how large it is, and when the backward pass has it."""
+    """Gradient of one layer: its size, and when the backward pass has computed it."""
 
     size: float
     """Bytes."""
@@ -23,10 +23,11 @@ class Gradient:
 
 
 def all_reduce_s(size: float, machine: Machine, hosts: int) -> float:
-    """Seconds of one all-reduce of so many bytes over all GPUs: a ring's bytes, and the messages of a tree over hosts.
+    """Return the seconds of one all-reduce of `size` bytes over all GPUs: a ring's bytes and a tree's messages.
 
-    A ring sends 2 (n - 1) / n of the bytes over its slowest link, in 2 (n - 1) messages (Patarasuk and Yuan, 2009); a
-    tree sends as many bytes in 2 log2 n messages, which are never more (NCCL 2.4, which chooses it where they count).
+    A ring sends 2 (n - 1) / n of the bytes over its slowest link, in 2 (n - 1) messages (Patarasuk and Yuan, 2009). A
+    tree over the hosts sends as many bytes in 2 log2 n messages, which are never more (NCCL 2.4, which chooses it where
+    messages dominate).
     """
     ranks = hosts * machine.gpus
     way = "efa" if machine.efa else "tcp"
@@ -41,16 +42,16 @@ def all_reduce_s(size: float, machine: Machine, hosts: int) -> float:
 
 @dataclass(frozen=True)
 class Summing:
-    """What the all-reduces of one step take."""
+    """Time of the all-reduces of one step."""
 
     busy_s: float
-    """In all, most of it beside the backward pass."""
+    """Total, most of it during the backward pass."""
     waited_s: float
-    """Of it, after the backward pass."""
+    """Part of it after the backward pass."""
 
 
 def summing(gradients: Sequence[Gradient], backward_s: float, machine: Machine, hosts: int) -> Summing:
-    """All-reduces of one step on GPUs."""
+    """Return the time of one step's all-reduces on GPUs."""
     if hosts * machine.gpus == 1:
         return Summing(0.0, 0.0)
     return in_turn(gradients, backward_s, lambda size: all_reduce_s(size, machine, hosts), CYCLE_S)
@@ -59,11 +60,11 @@ def summing(gradients: Sequence[Gradient], backward_s: float, machine: Machine, 
 def in_turn(
     gradients: Sequence[Gradient], backward_s: float, all_reduce: Callable[[float], float], cycle_s: float
 ) -> Summing:
-    """All-reduces of one step: what is ready is sent together, one after another.
+    """Return the time of one step's all-reduces, where ready gradients are sent together, one batch after another.
 
     Args:
-        all_reduce: bytes to seconds of one.
-        cycle_s: what passes before each of them.
+        all_reduce: returns the seconds of one all-reduce of so many bytes.
+        cycle_s: delay before each of them.
     """
     waiting = sorted(gradients, key=lambda g: g.at_s)
     now = busy_s = 0.0

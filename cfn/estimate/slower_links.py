@@ -1,7 +1,7 @@
-"""A step over slower links, from the parts that were measured of a machine whose links had no limit.
+"""Step time over slower links, from measurements on a machine whose links had no limit.
 
-For ranks that share processors, as on a lab: what one of them computes in a second is measured at as many ranks, and
-not taken from a data sheet. Gradients, their order, their fusion and the ring are those of the other estimates.
+This is for ranks that share processors, as on a lab. Their computing time is measured with the same number of ranks,
+and not taken from a data sheet. Gradients, their order, their fusion and the ring are those of the other estimates.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ HALVINGS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What was measured without limits, seconds."""
+    """Measured times without link limits, in seconds."""
 
     ranks: int
     step_s: float
-    """Of a whole step."""
+    """A whole step."""
     small_s: float
-    """An all-reduce of a few bytes: found ready, agreed on by all, sent."""
+    """An all-reduce of a few bytes, from ready to sent, including the agreement of all ranks."""
     large_s: float
-    """One of all gradients, while nothing is computed."""
+    """An all-reduce of all gradients, while nothing is computed."""
 
 
 def step_s(parts: Parts, layers: Sequence[Layer], link: float) -> float:
-    """Seconds of a step whose ranks are joined by links of so many bytes a second each way.
+    """Return the seconds of a step whose ranks have links of `link` bytes/s each way.
 
-    A ring on processors sends a part, then adds one up: the link's time comes on top of the processors'.
+    A ring on processors first sends a part and then adds one up, so the time on the link adds to the processors' time.
     """
     if parts.ranks == 1:
         return parts.step_s
@@ -42,7 +42,7 @@ def step_s(parts: Parts, layers: Sequence[Layer], link: float) -> float:
 
 
 def _computing_s(parts: Parts, layers: Sequence[Layer], free: float) -> float:
-    """The part of the step without limits that is not waited for gradients: with it, the model gives that step."""
+    """Return the part of the unlimited step that does not wait for gradients, so that the model gives that step."""
     least, most = 0.0, parts.step_s
     for _ in range(HALVINGS):
         middle = (least + most) / 2.0
@@ -54,7 +54,10 @@ def _computing_s(parts: Parts, layers: Sequence[Layer], free: float) -> float:
 
 
 def _waited_s(parts: Parts, layers: Sequence[Layer], computing_s: float, rate: float) -> float:
-    """For gradients after the backward pass; on a processor a layer takes its share of the operations."""
+    """Return the time that ranks wait for gradients after the backward pass.
+
+    On a processor a layer's share of the time is its share of the operations.
+    """
     backward_s = (1.0 - FORWARD) * computing_s
     whole = sum(layer.flop for layer in layers)
     gradients, at_s = [], 0.0

@@ -1,4 +1,4 @@
-"""One training step on so many hosts: computing, summing, reading, and which of them the others wait for."""
+"""Time of one training step on a number of hosts: computing, all-reduce, input, and waiting for the slowest rank."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from cfn.estimate.layers import Layer, parameters
 from cfn.estimate.machines import Machine
 from cfn.estimate.reduction import Gradient, summing
 
-# Shares of the data sheet's peak. Fixed by the figures that say so in `published.py`, before the others were looked at.
+# Shares of the data sheet's peak, fixed by the figures marked so in `published.py`, before comparing the others.
 MATH = {"float32": 1.05, "tf32": 0.28, "float16": 0.6, "bfloat16": 0.6}
 MEMORY = 0.85
 UNFUSED = 1.8  # times the memory that moves where XLA does not fuse what follows a convolution
@@ -22,53 +22,53 @@ FORWARD = 1.0 / 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is trained, as its flags say."""
+    """Settings of a training, as its flags give them."""
 
     layers: tuple[Layer, ...]
     batch: int
-    """Images of a rank's step."""
+    """Images per rank and step."""
     precision: str = "float16"
     xla: bool = True
     compressed: bool = False
-    """Whether gradients travel in float16."""
+    """True if gradients are sent in float16."""
     photographs: str | None = "shrunk"
-    """Of which size its images are in the shards: `shrunk`, as `inv data.imagenet` makes them, or `original`; None:
+    """Size of the images in the shards: `shrunk`, as `inv data.imagenet` makes them, or `original`; None:
     nothing is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Where one step's time goes, in seconds; reading goes on beside computing."""
+    """Times of one step, in seconds. Reading the input overlaps with computing."""
 
     images: int
-    """Of all ranks."""
+    """Images of all ranks."""
     compute_s: float
     waited_s: float
-    """For all-reduces: what goes on after the backward pass, and what they take from it while it goes on."""
+    """For all-reduces: their time after the backward pass, and how much they slow the backward pass down."""
     uneven_s: float
-    """For the slowest rank."""
+    """Waiting for the slowest rank."""
     read_s: float
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Return the seconds of the whole step."""
         return max(self.compute_s + self.waited_s + self.uneven_s, self.read_s)
 
     @property
     def images_per_s(self) -> float:
-        """Of all ranks together."""
+        """Return the images/s of all ranks together."""
         return self.images / self.seconds
 
     @property
     def bound(self) -> str:
-        """What would have to be faster: the input, the network or the GPUs."""
+        """Return the bottleneck: "input", "network" or "GPU"."""
         if self.read_s > self.compute_s + self.waited_s + self.uneven_s:
             return "input"
         return "network" if self.waited_s > 0.1 * self.compute_s else "GPU"
 
 
 def step(training: Training, machine: Machine, hosts: int) -> Step:
-    """One step on all GPUs of so many hosts."""
+    """Return the times of one step on all GPUs of this many hosts."""
     ranks = hosts * machine.gpus
     times = [_layer_s(layer, training, machine) for layer in training.layers]
     update_s = UPDATE_BYTES * parameters(training.layers) / (MEMORY * machine.card.memory * 1e9)
@@ -91,7 +91,10 @@ def step(training: Training, machine: Machine, hosts: int) -> Step:
 
 
 def _layer_s(layer: Layer, training: Training, machine: Machine) -> float:
-    """Both passes of a layer: its arithmetic and then its traffic, which overlap only in part on a GPU."""
+    """Return the seconds of both passes of a layer: its arithmetic plus its memory traffic.
+
+    On a GPU the two overlap only in part.
+    """
     bytes_of_one = 4.0 if training.precision in ("float32", "tf32") else 2.0
     moved = layer.moved * bytes_of_one * (1.0 if training.xla else UNFUSED)
     arithmetic = layer.flop_of_step / _flop_per_s(training.precision, machine)
@@ -99,6 +102,6 @@ def _layer_s(layer: Layer, training: Training, machine: Machine) -> float:
 
 
 def _flop_per_s(precision: str, machine: Machine) -> float:
-    """Where a GPU has TF32, TensorFlow takes it for float32 by itself."""
+    """Return the FLOP/s that a GPU reaches. For float32, TensorFlow uses TF32 if the GPU has it."""
     precisions = ("float32", "tf32") if precision == "float32" else (precision,)
     return max(MATH[p] * machine.card.peak(p) for p in precisions)

@@ -1,4 +1,4 @@
-"""A whole training on so many hosts of a type: images/s, what bounds it, hours, dollars."""
+"""Estimate of a whole training on a number of hosts: images/s, bottleneck, hours, dollars."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,29 +15,29 @@ VALIDATION = 50_000  # images of ImageNet's
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much is to be done."""
+    """Amount of work of a training."""
 
     images: float
-    """That training sees in all."""
+    """Images that training reads in total."""
     evaluations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What one number of hosts of one type would take."""
+    """Estimate for one number of hosts of one instance type."""
 
     machine: Machine
     hosts: int
     step: Step
     efficiency: float
-    """Images/s over those of as many single GPUs."""
+    """Images/s relative to as many independent GPUs."""
     hours: float
     goodput: float
     usd: float | None
-    """None where nobody said what an hour costs."""
+    """Cost in total; None if the price per hour is unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, in SI units."""
+        """Return the estimate as a JSON object, in SI units except for `hours`."""
         return {
             "instance_type": self.machine.name,
             "hosts": self.hosts,
@@ -53,7 +53,11 @@ class Estimate:
 
 
 def estimate(training: Training, work: Work, machine: Machine, hosts: int, usd_per_hour: float | None) -> Estimate:
-    """One row; `usd_per_hour` is of one host."""
+    """Return the estimate for this many hosts.
+
+    Args:
+        usd_per_hour: price of one host.
+    """
     one = step(training, machine, hosts)
     alone = step(training, _with_one_gpu(machine), 1).images_per_s
     share = goodput(hosts, 0, Healing())
@@ -71,10 +75,10 @@ def estimate(training: Training, work: Work, machine: Machine, hosts: int, usd_p
 
 
 def bend(found: Sequence[Estimate], least: float = 0.8) -> int | None:
-    """The first number of hosts of which less than this share of the GPUs' own speed is left; None if none of them."""
+    """Return the smallest number of hosts whose efficiency is below `least`; None if there is none."""
     return next((e.hosts for e in sorted(found, key=lambda e: e.hosts) if e.efficiency < least), None)
 
 
 def _with_one_gpu(machine: Machine) -> Machine:
-    """A host of one such GPU, with its share of the rest."""
+    """Return a host with one such GPU and its share of the vCPUs."""
     return replace(machine, gpus=1, vcpus=max(1, machine.vcpus // machine.gpus))

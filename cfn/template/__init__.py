@@ -1,1 +1,1 @@
-"""The CloudFormation template in Troposphere, one module per part; nothing here asks AWS."""
+"""CloudFormation template of the bare cluster in Troposphere, one module per part. No code here queries AWS."""

@@ -1,4 +1,4 @@
-"""What the template is made from: the cluster file, and what had to be looked up to complete it."""
+"""Design of a cluster: the cluster file, completed with what was looked up in AWS."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ UNSEEN_MINUTES = 24 * 60  # until somebody brings this project to nodes that sta
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """One cluster, with nothing left open: the same design renders the same bytes."""
+    """Complete design of one cluster. The same design always renders the same template."""
 
     file: ClusterFile
     ami: str
     zone: str
     instance: InstanceType
-    """The nodes' type."""
+    """Instance type of the nodes."""
     vpc_cidr: str
     """Addresses of the VPC, new or existing."""
     master: InstanceType | None = None
-    """The master's own, which does not train; None: as the nodes'."""
+    """Instance type of a master that does not train; None: the nodes' type."""
     root_device: str = "/dev/sda1"
     """Name of the AMI's root device; it differs between distributions."""
     efs_address: str = ""
@@ -30,13 +30,13 @@ class Design:
     efs_group: str = ""
     """A security group of that mount target, to be opened to the cluster."""
     block_ends: str = ""
-    """When its capacity block does, as 2027-01-15T11:30:00Z; empty for other capacity."""
+    """UTC time at which its capacity block ends, as 2027-01-15T11:30:00Z; empty for other capacity."""
     reservation_begins: str = ""
-    """When its reservation does, in the same way; empty for one that has begun."""
+    """UTC time at which its reservation begins, in the same form; empty if it has begun."""
     reserved_group: str = ""
-    """The placement group that its reservation was made in, if it was."""
+    """Placement group of its reservation; empty if it has none."""
     usd_per_hour: float = 0.0
-    """What one node costs, where the guard counts by that."""
+    """Price of one node, if the guard counts a budget."""
     master_usd_per_hour: float = 0.0
     """And the master, where that is another price."""
     subnets: tuple[str, str] = ("", "")
@@ -47,23 +47,23 @@ class Design:
     """The set-up script that every node runs at first boot."""
 
     def instance_of(self, role: str) -> InstanceType:
-        """The type of the instances of a role, master or worker."""
+        """Return the instance type of a role, master or worker."""
         return self.master if self.master and role == "master" else self.instance
 
     def interfaces_of(self, role: str) -> tuple[Interface, ...]:
-        """Their network interfaces: of a master that does not train one, without EFA."""
+        """Return the network interfaces of a role. A master that does not train has one, without EFA."""
         own = self.master if role == "master" else None
         return (Interface(card=0, device=0, kind="interface"),) if own else interfaces(self.instance)
 
     @property
     def existing_subnets(self) -> tuple[str, str]:
-        """The public and the private subnet of the cluster file that the nodes live in; empty where it names none."""
+        """Return the file's (public, private) subnets that the nodes live in, ("", "") if it names none."""
         network = self.file.network
         first = [next(iter(some), "") for some in (network.public_subnets, network.private_subnets)]
         return self.subnets if self.subnets[1] else (first[0], first[1])
 
     def subnet_tags(self, name: str) -> dict[str, str]:
-        """Tags of the public or the private subnet beside our own."""
+        """Return the tags of the public or private subnet besides our own."""
         return {}
 
     @property
@@ -72,9 +72,9 @@ class Design:
 
 
 def first_minutes(file: ClusterFile) -> int:
-    """How long nodes that have just been started go on where no guard puts their end off.
+    """Return after how many minutes new nodes end if no guard postpones it.
 
-    Those that may have none before somebody brings it have a day.
+    Nodes that start without this project, and so without a guard, have at least a day, unless `max_hours` is less.
     """
     guard, boot = file.guard, file.nodes.boot_minutes
     ends = []
@@ -86,6 +86,6 @@ def first_minutes(file: ClusterFile) -> int:
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
-    """'s3://bucket/some/prefix' -> ('bucket', 'some/prefix')."""
+    """Split an S3 URL: 's3://bucket/some/prefix' -> ('bucket', 'some/prefix')."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     return bucket, prefix.rstrip("/")

@@ -1,4 +1,4 @@
-"""The template's storage: EFS that outlives the stack, and FSx for Lustre in front of S3."""
+"""Storage in the template: EFS, which outlives the stack, and FSx for Lustre in front of S3."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ KEEP = "RetainExceptOnCreate"  # kept when the stack goes, not left behind by a 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystems:
-    """What the nodes mount."""
+    """File systems that the nodes mount."""
 
     efs: Any
     efs_address: Any
@@ -22,11 +22,11 @@ class FileSystems:
     fsx_address: Any = ""
     fsx_name: Any = ""
     target: Any | None = None
-    """The mount target that the stack makes; none where an existing one is used."""
+    """Mount target that the stack makes; None if an existing one is used."""
 
 
 def add_filesystems(t: Template, design: Design, place: Place, groups: Groups) -> FileSystems:
-    """EFS with a mount target in the private subnet, and FSx if asked for."""
+    """Add EFS with a mount target in the private subnet, and FSx if the file asks for it."""
     file_system: Any = design.file.storage.efs or Ref(_efs(t, design))
     address: Any = design.efs_address
     made: Any = None

@@ -1,4 +1,4 @@
-"""User data: the settings of one role in front of `scripts/first-boot.sh`."""
+"""User data of the nodes: the settings of one role, followed by `scripts/first-boot.sh`."""
 
 import base64
 import bz2
@@ -18,9 +18,10 @@ LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 
 def body() -> str:
-    """The script, packed, and what unpacks it into a file of the node and goes on there.
+    """Return shell code that unpacks the first-boot script into a file on the node and sources it.
 
-    By bzip2, whose bytes are the same wherever they are made: others would be another launch template.
+    The script is packed by bzip2, whose output is the same on every machine. Other bytes would change the launch
+    template.
     """
     packed = base64.b85encode(bz2.compress(SCRIPT.read_bytes())).decode()
     unpack = "import base64, bz2, sys; sys.stdout.buffer.write(bz2.decompress(base64.b85decode(sys.argv[1])))"
@@ -28,12 +29,15 @@ def body() -> str:
 
 
 def add_script(t: Template) -> None:
-    """The script, once in the template for both launch templates: twice would be too large for a request."""
+    """Add the script to the template once for both launch templates. Two copies would exceed the request's limit."""
     t.add_mapping("FirstBoot", {"script": {"text": body()}})
 
 
 def user_data(design: Design, role: str, resource: str, files: FileSystems) -> Base64:
-    """What a node of this role runs once. Values are checked names and paths: none of them needs quoting in a shell."""
+    """Return the user data of a role, which a node runs once.
+
+    Values are checked names and paths, so none of them needs quoting in a shell.
+    """
     file = design.file
     settings: dict[str, Any] = {
         "NAME": file.name,
@@ -75,7 +79,7 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
 
 
 def _joined(parts: list[Any]) -> list[Any]:
-    """Neighbouring texts made one: fewer bytes in the template."""
+    """Merge neighbouring strings, which makes the template smaller."""
     out: list[Any] = []
     for part in parts:
         if out and isinstance(part, str) and isinstance(out[-1], str):

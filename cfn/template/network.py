@@ -1,4 +1,4 @@
-"""The template's network: a VPC of one zone with a public and a private subnet, or the ids of an existing one."""
+"""Network in the template: a VPC of one zone with a public and a private subnet, or the ids of an existing one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +10,22 @@ from cfn.template.design import TAG, Design
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where things go: ids, or references to what the template makes."""
+    """VPC and subnets of the cluster, as ids or as references into the template."""
 
     vpc: Any
     public_subnet: Any
     private_subnet: Any
     ready: tuple[str, ...] = ()
-    """Resources that must be there before a node can reach AWS."""
+    """Resources that must exist before a node can reach AWS."""
 
 
 def tags(design: Design, part: str, **more: str) -> Tags:
-    """The tags of every resource: the cluster's name, and what it is."""
+    """Return the tags of a resource: its name, and the cluster's name."""
     return Tags(**{"Name": f"{design.file.name}-{part}", f"{TAG}cluster": design.file.name, **more})
 
 
 def add_network(t: Template, design: Design) -> Place:
-    """The network of the cluster file, made or found."""
+    """Return the cluster file's existing network, or add a new one."""
     network = design.file.network
     if network.vpc:
         near, far = design.existing_subnets
@@ -54,7 +54,7 @@ def add_network(t: Template, design: Design) -> Place:
 def _add_ways_out(
     t: Template, design: Design, vpc: ec2.VPC, public: ec2.Subnet, tables: tuple[ec2.RouteTable, ec2.RouteTable]
 ) -> tuple[str, str]:
-    """Internet gateway for the public subnet, NAT for the private one; the names of the two routes."""
+    """Add an internet gateway for the public subnet and NAT for the private one. Return the names of the two routes."""
     gateway = t.add_resource(ec2.InternetGateway("InternetGateway", Tags=tags(design, "internet")))
     attachment = t.add_resource(
         ec2.VPCGatewayAttachment("InternetAttachment", VpcId=Ref(vpc), InternetGatewayId=Ref(gateway))

@@ -1,4 +1,4 @@
-"""The template's instances: the master's fixed interface, two launch templates, two Auto Scaling groups."""
+"""Instances in the template: the master's fixed interface, two launch templates, two Auto Scaling groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from cfn.template.security import Groups
 
 @dataclass(frozen=True, kw_only=True)
 class Groupings:
-    """What the outputs tell about the nodes."""
+    """The two Auto Scaling groups and the master's addresses."""
 
     master: autoscaling.AutoScalingGroup
     workers: autoscaling.AutoScalingGroup
@@ -33,7 +33,7 @@ def add_nodes(
     files: FileSystems,
     profiles: Mapping[str, iam.InstanceProfile],
 ) -> Groupings:
-    """The master's group of exactly one, and the workers' group."""
+    """Add the master's group of exactly one instance, and the workers' group."""
     interface, address = _master_interface(t, design, place, groups)
     private = GetAtt(interface, "PrimaryPrivateIpAddress")
     common = (t, design, place, groups, files, profiles, add_placement(t, design))
@@ -48,8 +48,10 @@ def add_nodes(
 
 
 def add_placement(t: Template, design: Design) -> ec2.Placement | None:
-    """That the nodes are in a placement group: in one of the stack's, or where their reservation was made in one, in
-    that; None where a reservation alone says where they are.
+    """Return the placement of the nodes, and add a placement group if the stack needs its own.
+
+    Nodes in a reservation are placed in the reservation's placement group. Returns None if the reservation has no
+    group.
     """
     if not design.file.nodes.uses_placement_group:
         return ec2.Placement(GroupName=design.reserved_group) if design.reserved_group else None
@@ -58,10 +60,10 @@ def add_placement(t: Template, design: Design) -> ec2.Placement | None:
 
 
 def _master_interface(t: Template, design: Design, place: Place, groups: Groups) -> tuple[ec2.NetworkInterface, Any]:
-    """The master's primary interface outlives its instances, so its addresses are the same after a replacement.
+    """Add the master's primary network interface, which outlives its instances and so keeps their addresses.
 
-    An Elastic IP on it is also the only public address an instance with several network cards can have.
-    Source: Auto Scaling User Guide, launch template examples, "Use an existing network interface".
+    An Elastic IP on it is also the only public address that an instance with several network cards can have. Source:
+    Auto Scaling User Guide, launch template examples, "Use an existing network interface".
     """
     kind = design.interfaces_of("master")[0].kind
     interface = t.add_resource(
@@ -133,7 +135,7 @@ def _launch(
 
 
 def root_volume(design: Design) -> ec2.LaunchTemplateBlockDeviceMapping:
-    """A node's disk, which ends with it."""
+    """Return the block device of a node's root disk, which is deleted with the node."""
     size = design.file.nodes.root_gib
     disk = ec2.EBSBlockDevice(VolumeSize=size, VolumeType="gp3", Encrypted=True, DeleteOnTermination=True)
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=design.root_device, Ebs=disk)
@@ -152,7 +154,7 @@ def _buy(design: Design, data: ec2.LaunchTemplateData, role: str) -> None:
 
 
 def reserved(design: Design) -> ec2.CapacityReservationSpecification:
-    """The reservation or capacity block of the cluster file."""
+    """Return the capacity reservation or capacity block of the cluster file."""
     target = ec2.CapacityReservationTarget(CapacityReservationId=design.file.nodes.reservation)
     return ec2.CapacityReservationSpecification(CapacityReservationTarget=target)
 
@@ -160,8 +162,10 @@ def reserved(design: Design) -> ec2.CapacityReservationSpecification:
 def _interfaces(
     design: Design, role: str, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
 ) -> list[ec2.NetworkInterfaces]:
-    """The workers' subnet comes from their group. The master's has none, its first interface exists already; its EFAs
-    are in the workers' all the same: only newer types let EFA's traffic cross from one subnet to another.
+    """Return the network interfaces of a role's launch template.
+
+    The workers' subnet comes from their group. The master's group has no subnet, because the master's first interface
+    exists already. Its EFAs are in the workers' subnet: only newer instance types let EFA traffic cross subnets.
     """
     return [
         ec2.NetworkInterfaces(DeviceIndex=0, NetworkInterfaceId=Ref(fixed))
@@ -172,7 +176,7 @@ def _interfaces(
 
 
 def network_interface(i: Interface, security_groups: list[Any], **subnet: Any) -> ec2.NetworkInterfaces:
-    """One interface of a launch template."""
+    """Return one network interface of a launch template."""
     kind = {"InterfaceType": i.kind} if i.kind != "interface" else {}
     card = {"NetworkCardIndex": i.card} if i.card else {}
     return ec2.NetworkInterfaces(
@@ -206,7 +210,7 @@ def _group(
         ),
         **where,
     )
-    # What the guard, or `inv stack.stop`, has set to nothing is not brought back by an update of something else.
+    # An update of something else must not restart nodes that the guard or `inv stack.stop` has ended.
     group.UpdatePolicy = policies.UpdatePolicy(
         AutoScalingScheduledAction=policies.AutoScalingScheduledAction(IgnoreUnmodifiedGroupSizeProperties=True)
     )
@@ -229,11 +233,14 @@ def _group(
 
 
 def _terms(design: Design) -> str:
-    """The guard's terms, which the master reads from its group: a change of them needs no new node."""
+    """Return the guard's terms as text, which the master reads from its group.
+
+    A change of the terms needs no new node.
+    """
     guard = design.file.guard
     said: dict[str, object] = {"idle_minutes": design.file.idle_minutes}
     said |= {"max_hours": f"{guard.max_hours:g}", "budget_usd": f"{guard.budget_usd:g}"}
-    # A price that the file gives is here without a budget, too: with it another price is a change of a resource.
+    # A price in the file is included even without a budget, so that a new price changes a resource of the stack.
     known = {
         "usd_per_hour": design.usd_per_hour or design.file.nodes.usd_per_hour,
         "master_usd_per_hour": design.master_usd_per_hour or design.file.master.usd_per_hour,

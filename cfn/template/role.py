@@ -1,7 +1,7 @@
-"""The template's roles, one for the master and one for the workers: what first boot and the tasks need, and no more.
+"""IAM roles of master and workers: exactly what first boot and the tasks need.
 
-Root and the login user of a node can take its node's role, and so can what they run. So neither lets a node write
-what another node or the operator trusts: not another's host key, not the archive that first boot runs. Only the
+Root and the login user of a node can assume its role, and so can the programs that they run. So neither role lets a
+node write what another node or the operator trusts: another's host key, or the archive that first boot runs. Only the
 master may end instances.
 """
 
@@ -18,7 +18,7 @@ Statement = dict[str, Any]
 
 
 def add_roles(t: Template, design: Design) -> Mapping[str, iam.InstanceProfile]:
-    """The instance profiles of the master and of the workers, by role."""
+    """Add the instance profiles of the master and the workers. Return them by role."""
     everyone = [_signal(design), _mark_itself(design), *_s3(design)]
     return {
         "Master": _profile(
@@ -66,7 +66,7 @@ def _profile(t: Template, design: Design, name: str, statements: list[Statement]
 
 
 def bounds(file: ClusterFile) -> dict[str, str]:
-    """Return what every role of a cluster has by its file: a permissions boundary and a path."""
+    """Return the settings that the file gives every role of a cluster: permissions boundary and path."""
     boundary = file.access.permissions_boundary
     return {**({"PermissionsBoundary": boundary} if boundary else {}), **_path(file)}
 
@@ -76,7 +76,7 @@ def _path(file: ClusterFile) -> dict[str, str]:
 
 
 def _look() -> Statement:
-    # These have no resource-level permissions: the star is all that IAM offers.
+    # These actions have no resource-level permissions, so IAM allows only the star.
     return {
         "Sid": "Look",
         "Effect": "Allow",
@@ -132,7 +132,7 @@ def _mark(sid: str, conditions: dict[str, dict[str, Any]], names: list[str]) -> 
 
 
 def _mark_itself(design: Design) -> Statement:
-    """Let a node tag itself with its boot state and host key: `known_hosts` is made from these tags.
+    """Allow a node to tag itself with its boot state and host key, from which `known_hosts` is made.
 
     Both keys are in the Service Authorization Reference of EC2: the instance that the credentials were given to, and
     the id of the instance that is to be tagged.
@@ -156,11 +156,11 @@ def _groups(design: Design) -> list[Sub]:
 
 
 def _guard(design: Design) -> list[Statement]:
-    """The end of both groups, put off by the master as long as there is useful work."""
+    """Allow the master to postpone the scheduled end of both groups, and forbid it to schedule more nodes."""
     action = "autoscaling:PutScheduledUpdateGroupAction"
     given = {"Sid": "Guard", "Effect": "Allow", "Resource": _groups(design), "Action": action}
-    # The guard's own sizes are 0. A refusal, not a condition of the permission: where AWS leaves the key out of a
-    # request, the end can still be put off.
+    # The guard schedules sizes of 0. This is a Deny, and not a condition of the Allow: if AWS omits the key in a
+    # request, the master can still postpone the end.
     spared = {
         "Sid": "GrowNothing",
         "Effect": "Deny",
@@ -181,19 +181,19 @@ def _replace(design: Design) -> Statement:
 
 
 def of_jobs(design: Design) -> list[Statement]:
-    """What trainings themselves may do, wherever they run: their data, their results, whom they tell."""
+    """Return what trainings may do wherever they run: access their data, store results, send notifications."""
     return [*_s3(design), *_tell(design), *_keep_results(design)]
 
 
 def _tell(design: Design) -> list[Statement]:
-    """The topic that is told of jobs, where the cluster file names one: by the master, which watches them."""
+    """Allow publishing to the file's notification topic. The master does, because it supervises jobs."""
     topic = design.file.notify
     told = {"Sid": "Tell", "Effect": "Allow", "Action": "sns:Publish", "Resource": topic}
     return [told] if topic.startswith("arn:") else []
 
 
 def _keep_results(design: Design) -> list[Statement]:
-    """The place in S3 where jobs' results go, where the cluster file names one: by the master, which watches them."""
+    """Allow writing job results to the file's place in S3. The master does, because it supervises jobs."""
     if not design.file.results:
         return []
     bucket, prefix = bucket_and_prefix(design.file.results)
@@ -236,18 +236,18 @@ def _source_arn(design: Design) -> Sub | None:
 
 
 def _fetch(design: Design) -> list[Statement]:
-    """The master alone reads the archive that first boot unpacks; the workers get it from the master."""
+    """Allow only the master to read the archive that first boot unpacks. The workers get it from the master."""
     arn = _source_arn(design)
     return [{"Sid": "FetchSource", "Effect": "Allow", "Action": "s3:GetObject", "Resource": arn}] if arn else []
 
 
 def _spare_source(design: Design) -> list[Statement]:
-    """No node may change that archive, also where it lies under the prefix that they may write."""
+    """Forbid nodes to change that archive, even where it is under a prefix that they may write."""
     arn = _source_arn(design)
     actions = ["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"]
     return [{"Sid": "SpareSource", "Effect": "Deny", "Action": actions, "Resource": arn}] if arn else []
 
 
 def profile_arn(profile: iam.InstanceProfile) -> Any:
-    """What a launch template names a profile by."""
+    """Return the ARN by which a launch template names an instance profile."""
     return GetAtt(profile, "Arn")

@@ -1,4 +1,4 @@
-"""The template's security groups."""
+"""Security groups in the template."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ class Groups:
 
 
 def add_groups(t: Template, design: Design, place: Place) -> Groups:
-    """One group for the nodes, open to itself both ways as EFA needs; one for SSH; one for the storage."""
+    """Add the security groups: nodes, SSH, and storage. The nodes' is open to itself both ways, as EFA needs."""
     cluster = _group(
         t, design, place, "ClusterGroup", "Nodes of the cluster, everything among themselves, out to anywhere"
     )
@@ -41,7 +41,7 @@ def add_groups(t: Template, design: Design, place: Place) -> Groups:
 
 
 def _add_cluster_rules(t: Template, cluster: ec2.SecurityGroup) -> None:
-    """Rules of their own: written inside the group, a reference to itself would be circular."""
+    """Add the nodes' rules as separate resources, because a group that refers to itself would be circular."""
     own = {"GroupId": Ref(cluster), "IpProtocol": "-1"}
     for rule in (
         ec2.SecurityGroupIngress(
@@ -64,7 +64,7 @@ def _add_cluster_rules(t: Template, cluster: ec2.SecurityGroup) -> None:
 def _admit(
     t: Template, name: str, group: Any, source: ec2.SecurityGroup, ports: tuple[int, int], description: str
 ) -> None:
-    """A rule that lets members of one group into another on these TCP ports."""
+    """Add a rule that admits members of one group to another on these TCP ports."""
     t.add_resource(
         ec2.SecurityGroupIngress(
             name,
@@ -93,7 +93,7 @@ def _group(
 
 
 def _add_endpoint(t: Template, design: Design, place: Place, cluster: ec2.SecurityGroup) -> None:
-    """The EC2 Instance Connect Endpoint, by which the operator gets to port 22 of the nodes, and nothing else."""
+    """Add the EC2 Instance Connect Endpoint, through which the operator reaches only port 22 of the nodes."""
     door = ec2.SecurityGroupRule(
         IpProtocol="tcp",
         FromPort=22,

@@ -1,4 +1,4 @@
-"""The one CloudFormation template of a cluster, rendered from its design. Same design, same bytes."""
+"""CloudFormation template of a bare cluster, rendered from its design. The same design gives the same bytes."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ LIMIT = 51_200  # bytes CloudFormation takes in a request
 
 
 def stack(design: Design) -> Template:
-    """The template: network, storage, access, nodes, outputs."""
+    """Return the template: network, storage, access, nodes, outputs."""
     t = Template(Description=f"dlami-cluster {design.file.name}: one master and {design.file.nodes.workers} workers")
     t.set_version("2010-09-09")
     script = {in_stack.SETUP: in_stack.packed(design.setup)} if design.setup else {}
@@ -43,7 +43,7 @@ def stack(design: Design) -> Template:
 
 
 def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) -> dict[str, Any]:
-    """All that the tasks need to know, so that none of them guesses from a name."""
+    """Return the outputs, which hold all that the tasks need, so that none guesses a resource's name."""
     file = design.file
     known: dict[str, Any] = {
         "Cluster": file.name,
@@ -77,13 +77,13 @@ def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) 
 
 
 def body(design: Design) -> str:
-    """The template as it is sent. Raises ConfigError if CloudFormation would not take it."""
+    """Return the template as it is sent to AWS. Raises ConfigError if CloudFormation would not accept it."""
     text = json.dumps(stack(design).to_dict(), sort_keys=True, separators=(",", ":"))
     return checked(text, "the set-up script" if design.setup else "scripts/first-boot.sh")
 
 
 def checked(text: str, longest_part: str) -> str:
-    """A template that a request can hold. Raises ConfigError, naming what to shorten, for one that it cannot."""
+    """Return the template's text. Raises ConfigError, naming the part to shorten, if it is too large for a request."""
     if len(text.encode()) > LIMIT:
         raise ConfigError(
             f"the template has {len(text.encode())} bytes, CloudFormation takes {LIMIT}: shorten {longest_part}"
