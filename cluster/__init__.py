@@ -1,1 +1,1 @@
-"""Hosts and how to reach them: a folder per verb of the command line, and the nouns that all of them use."""
+"""Command line for hosts and jobs: one folder per verb, and modules for the nouns that all of them use."""

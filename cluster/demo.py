@@ -1,4 +1,4 @@
-"""The whole product in a few minutes on this machine: a cluster, images, a training over its hosts, pictures."""
+"""Demo of the whole product on this machine in a few minutes: a cluster, images, a training over its hosts, plots."""
 
 import fcntl
 import itertools
@@ -28,15 +28,15 @@ from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
 from cluster.terminal import counted
 
-FOLDER = ROOT / "demo"  # what the demo leaves behind
+FOLDER = ROOT / "demo"  # results of the demo
 LAB = "demo"
-SAMPLE_IMAGES, SAMPLE_VALIDATION = 4000, 1000  # drawn to learn from and to evaluate on
-TRAINING_S = 110.0  # of the two minutes; the rest is the ranks' start
+SAMPLE_IMAGES, SAMPLE_VALIDATION = 4000, 1000  # images for training and for evaluation
+TRAINING_S = 110.0  # out of two minutes; the rest is the ranks' start
 RECIPE = shlex.split("--model resnet18 --crop-area 0.6 --lr 0.1 --lr-decay-mode cosine --eval --display-every 20")
 ENVIRONMENT = {"HOROVOD_CYCLE_TIME": "100"}  # ms; four ranks share this machine's cores: 1.2 times the speed of 20 ms
-SHOWN = 0.7  # score: below it are second guesses at the class of an object that is found already
+SHOWN = 0.7  # least score: lower ones are second guesses at objects that are already found
 SHAPES_IMAGES = 400
-SHAPES_HOSTS = 2  # on two cores more ranks only share them
+SHAPES_HOSTS = 2  # more ranks would only share two cores
 SHAPES_RECIPE = shlex.split("""
     BACKBONE.NORM=GN FPN.NORM=GN BACKBONE.FREEZE_AT=0
     BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1 BACKBONE.CHANNELS=32 FPN.NUM_CHANNEL=64
@@ -51,7 +51,7 @@ SHAPES_RECIPE = shlex.split("""
 
 
 def show_resnet50(keep: bool = False) -> None:
-    """Show it. Raises ClusterError with what did not work."""
+    """Run the ResNet demo. Raises ClusterError with the step that failed."""
     with demo_cluster(keep) as cluster:
         _say(2, f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}, a first look at each")
         with Reach(cluster) as reach:
@@ -83,7 +83,7 @@ Try next:
 
 
 def show_maskrcnn(keep_lab: bool = False) -> None:
-    """Show it. Raises ClusterError with what did not work."""
+    """Run the Mask R-CNN demo. Raises ClusterError with the step that failed."""
     with demo_cluster(keep_lab) as cluster:
         shapes = f"{cluster.shared}/data/shapes"
         size = shlex.split(f"--train {SHAPES_IMAGES} --val 24 --size 128 --max-objects 3")
@@ -107,7 +107,7 @@ def show_maskrcnn(keep_lab: bool = False) -> None:
 
 
 def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
-    """Train as a job and follow it; the job's folder."""
+    """Train as a job and follow it. Return the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts[:SHAPES_HOSTS])
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     training = Training(
@@ -123,7 +123,7 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
 
 @contextmanager
 def demo_cluster(keep: bool) -> Iterator[Cluster]:
-    """The demo's cluster: a lab of four hosts where one can be made, this machine alone otherwise."""
+    """Yield the demo's cluster: a lab of four hosts if this machine can have one, else this machine alone."""
     _check_folder()
     if lack := machine.missing():
         print(f"a lab {lack.what}, so the demo uses one host, localhost slots=2 (for four: {lack.remedy})")
@@ -146,7 +146,7 @@ def demo_cluster(keep: bool) -> Iterator[Cluster]:
 
 
 def _check_folder() -> None:
-    """Raises ClusterError where nothing can be left behind, before there is anything to leave."""
+    """Raise ClusterError if the demo's folder cannot be written, before anything is made."""
     try:
         (FOLDER / "shared").mkdir(parents=True, exist_ok=True)
         for folder in (FOLDER, FOLDER / "shared"):
@@ -168,7 +168,7 @@ def _this_machine() -> Cluster:
 
 @contextmanager
 def _name_of_ones_own() -> Iterator[str]:
-    """A lab name that no other demo has while this lasts: another checkout's may run at the same time."""
+    """Yield a lab name that no other demo uses meanwhile: another checkout's demo may run at the same time."""
     LABS.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         name = LAB if number == 1 else f"{LAB}{number}"
@@ -183,15 +183,15 @@ def _name_of_ones_own() -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What of the training this machine does in two minutes."""
+    """Size of the training that this machine finishes in two minutes."""
 
     images_per_s: float  # measured, at 64 pixels
     image_size: int
     num_epochs: float
-    batch_size: int  # of a rank
+    batch_size: int  # per rank
 
     def flags(self) -> tuple[str, ...]:
-        """For the trainer."""
+        """Return the trainer's flags for this size."""
         return (
             *("--image-size", str(self.image_size), "--num-epochs", f"{self.num_epochs:g}"),
             *("--batch-size", str(self.batch_size), "--warmup-epochs", f"{0.15 * self.num_epochs:g}"),
@@ -206,7 +206,10 @@ class Fit:
 
 
 def fitted(images_per_s: float) -> Fit:
-    """The largest images of which two minutes are enough to learn from; an image's cost goes with its area."""
+    """Return the training with the largest images that can be learned from in two minutes.
+
+    The cost of an image grows with its area.
+    """
     for size, least, most in ((64, 1.5, 2.0), (48, 1.25, 2.0), (32, 1.0, 2.0)):
         images = images_per_s * (64 / size) ** 2 * TRAINING_S - SAMPLE_VALIDATION / 3  # evaluation: forward only
         epochs = round(images / SAMPLE_IMAGES, 2)
@@ -218,7 +221,10 @@ def fitted(images_per_s: float) -> Fit:
 
 
 def _first_steps(cluster: Cluster, shards: str) -> float:
-    """Images per second over all ranks, of a training of a few steps; the first one builds the network."""
+    """Run a training of a few steps. Return the images per second over all ranks.
+
+    The first step is not counted, because it builds the network.
+    """
     flags = shlex.split("--model resnet18 --image-size 64 --batch-size 8 --num-batches 6 --display-every 1")
     folder = _train(cluster, "timing", shards, *flags)
     lines = map(json.loads, (seen_here(cluster, folder) / "metrics.jsonl").read_text().splitlines())
@@ -226,7 +232,7 @@ def _first_steps(cluster: Cluster, shards: str) -> float:
 
 
 def _train(cluster: Cluster, name: str, shards: str, *flags: str) -> str:
-    """Train as a job and follow it; the job's folder."""
+    """Train as a job and follow it. Return the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts)
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *flags)
@@ -240,9 +246,9 @@ def _train(cluster: Cluster, name: str, shards: str, *flags: str) -> str:
 
 
 def train_to_its_end(cluster: Cluster, training: Training) -> str:
-    """Train as a job and follow it; the job's folder. Raises ClusterError if it fails.
+    """Train as a job and follow it. Return the job's folder. Raises ClusterError if the job fails.
 
-    A demo that is interrupted ends its training: its lab is about to go, and no curve of half a run is shown.
+    If the demo is interrupted, it stops its job: its lab is about to be removed, and half a run has no curve to show.
     """
     with opened(cluster) as jobs:
         job = jobs.plan(training)
@@ -258,7 +264,10 @@ def train_to_its_end(cluster: Cluster, training: Training) -> str:
 
 
 def _precision() -> str:
-    """bfloat16 where the processor computes in it: 1.8 times as fast there, many times slower elsewhere."""
+    """Return bfloat16 if the processor computes in it, else float32.
+
+    bfloat16 is 1.8 times as fast there, and many times slower elsewhere.
+    """
     flags = Path("/proc/cpuinfo").read_text()
     return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
 
@@ -270,14 +279,14 @@ def do_on_master(cluster: Cluster, module: str, *arguments: str) -> None:
 
 
 def seen_here(cluster: Cluster, folder: str) -> Path:
-    """A folder in the cluster's shared folder, as this machine sees it."""
+    """Return the path on this machine of a folder in the cluster's shared folder."""
     if cluster.folder.parent == LABS:
         return lab.named(cluster.name).shared / Path(folder).relative_to(cluster.shared)
     return Path(folder)
 
 
 def keep_folder(cluster: Cluster, folder: str) -> Path:
-    """Take the job's folder out of the shared folder, which goes with the lab."""
+    """Copy the job's folder out of the shared folder, which is removed with the lab. Return the copy's path."""
     here = seen_here(cluster, folder)
     kept = FOLDER / here.name
     shutil.copytree(here, kept)

@@ -1,19 +1,19 @@
-"""What can go wrong in a way the user can act on: one root, an exit code on the class."""
+"""Errors that the user can act on: one base class, and an exit code on each class."""
 
 
 class ClusterError(Exception):
-    """Expected trouble: the text says what happened, where, and what to do next. Never shown with a traceback."""
+    """Expected error. Its text states what happened, where, and what to do next. Printed without a traceback."""
 
     exit_code = 1
 
 
 class ConfigError(ClusterError):
-    """The user's input cannot be used; nothing has been changed."""
+    """Error for input that cannot be used. Nothing has been changed."""
 
     exit_code = 2
 
 
 class NothingToDo(ClusterError):
-    """What was asked for is already so."""
+    """Signal that the requested state is already there."""
 
     exit_code = 0

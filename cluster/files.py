@@ -1,4 +1,4 @@
-"""Files that are whole or not there, written beside their place and renamed into it; and those that come with us."""
+"""Atomic writes of files, and paths of files that are installed with the package."""
 
 import contextlib
 import json
@@ -8,17 +8,20 @@ from typing import Any
 
 _TOP = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (_TOP / "tasks.py").exists()
-"""Whether this is the project's own folder, and not what was installed of it."""
+"""True in a checkout of the project, False in an installed package."""
 
 
 def shipped(name: str) -> Path:
-    """A file of the project that is no module, like `scripts/first-boot.sh`, in a checkout or as it was installed."""
+    """Return the path of a project file that is no module, such as `scripts/first-boot.sh`.
+
+    It is in the checkout, or where the package installed it.
+    """
     return _TOP / name if IS_CHECKOUT else _TOP / "dlami/shipped" / name
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace `path` with `text`, so that a reader sees the old file or the new one, never a part."""
-    import tempfile  # here: every task imports this module, few write
+    import tempfile  # imported here: every task imports this module, few write
 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

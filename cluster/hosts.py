@@ -14,8 +14,8 @@ from cluster.errors import ConfigError
 from cluster.terminal import counted
 
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
-ADDRESS_LENGTH = 253  # of a name in the DNS, too
-MOST_SLOTS = 4096  # no host has so many GPUs or processors: a slip of the finger
+ADDRESS_LENGTH = 253  # the limit of DNS names, too
+MOST_SLOTS = 4096  # no host has so many GPUs or processors: more is a typing error
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _COLON = re.compile(r"([^:]+):([0-9]+)")  # `host:8`; an IPv6 address has more colons
 _SPARE = re.compile(r"\s*#\s*spare\s+(\S+\s+slots=\S*)\s*(#.*)?")
@@ -23,21 +23,21 @@ _SPARE = re.compile(r"\s*#\s*spare\s+(\S+\s+slots=\S*)\s*(#.*)?")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Host:
-    """One instance of the cluster."""
+    """Instance of the cluster."""
 
     rank: int  # place in the hostfile; 0 is the master
     address: str  # private address or name: where SSH, MPI and NCCL reach it
     slots: int  # GPUs, or on a machine without them the ranks it may hold; 0: a master that does not train
-    is_spare: bool = False  # waits to take a dead one's place; no training uses it until then
+    is_spare: bool = False  # replaces a dead host; no training uses it until then
 
     @property
     def trains(self) -> bool:
-        """Whether it may hold ranks: no master of 0 slots, and no spare for as long as it is one."""
+        """Return True if the host may hold ranks: it is no spare, and no master of 0 slots."""
         return self.slots > 0 and not self.is_spare
 
     @property
     def is_local(self) -> bool:
-        """This very machine, reached without SSH."""
+        """Return True for this machine itself, which is reached without SSH."""
         return self.address in LOCAL
 
     def __str__(self) -> str:
@@ -45,25 +45,25 @@ class Host:
 
 
 def hostfile(hosts: Iterable[Host]) -> str:
-    """The hostfile's text, master first: one `<address> slots=<n>` per line, the spares last."""
+    """Return the hostfile's text, master first: one `<address> slots=<n>` per line, the spares last."""
     ordered = sorted(hosts, key=lambda h: (h.is_spare, h))
     return "".join(f"{'# spare ' if h.is_spare else ''}{h.address} slots={h.slots}\n" for h in ordered)
 
 
 def that_train(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """The hosts but for the spares and a master that does not train."""
+    """Return the hosts without the spares and without a master that does not train."""
     return tuple(h for h in hosts if h.trains)
 
 
 def table(hosts: Sequence[Host]) -> str:
-    """Rank, address and slots, a host per line, as a person reads them."""
+    """Return a table for people: rank, address and slots, one host per line."""
     width = max(len(h.address) for h in hosts)
     lines = [f"{h.rank:>4}  {h.address:<{width}}  {h.slots:>5}{_role(h)}" for h in hosts]
     return "\n".join([f"rank  {'address':<{width}}  slots", *lines, totals(hosts)])
 
 
 def totals(hosts: Sequence[Host]) -> str:
-    """How many hosts and slots can train, and who is there besides, in words."""
+    """Return a text with the number of hosts and slots that can train, the spares, and a master that does not train."""
     training, spares = that_train(hosts), sum(h.is_spare for h in hosts)
     text = f"{counted(len(training), 'host')}, {counted(sum(h.slots for h in training), 'slot')}"
     text += f", and {counted(spares, 'spare')}" if spares else ""
@@ -77,7 +77,7 @@ def _role(host: Host) -> str:
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether the address is one of this machine's own: only those can be bound."""
+    """Return True if the address is one of this machine's own: only those can be bound."""
     if not address or address in LOCAL:
         return bool(address)
     try:
@@ -90,9 +90,12 @@ def is_this_machine(address: str) -> bool:
 
 
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
-    """The hosts of a hostfile's text, in its order, the spares last; `name` is what errors call it.
+    """Return the hosts of a hostfile's text, in its order, the spares last.
 
-    Blank lines and `#` comments are allowed. Raises ConfigError that names each bad line and what was expected there.
+    Blank lines and `#` comments are allowed. Raises ConfigError with each bad line and the expected text.
+
+    Args:
+        name: name of the file in errors.
     """
     hosts: list[Host] = []
     line_of: dict[str, int] = {}
@@ -119,7 +122,7 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
-    """The hosts of a hostfile. Raises ConfigError if it cannot be read or has a bad line."""
+    """Return the hosts of a hostfile. Raises ConfigError if it cannot be read or has a bad line."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # comments may be of any encoding
         return parse_hostfile(text, str(path))
@@ -128,11 +131,11 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 
 def _problem_with_hint(words: list[str], *, may_be_idle: bool) -> str | None:
-    """Return what is wrong with a line, with the line to write instead, where that is clear and would be taken."""
+    """Return what is wrong with a line, None if nothing. If the intended line is clear and valid, name it."""
     problem = _line_problem(words, may_be_idle=may_be_idle)
     if problem is None or "for example" in problem:
         return problem
-    meant = words[0].rpartition("@")[2]  # who logs in is a setting: [ssh] user
+    meant = words[0].rpartition("@")[2]  # the login name is a setting: [ssh] user
     address, number = (found[1], found[2]) if (found := _COLON.fullmatch(meant)) else (meant, "")
     told = (re.fullmatch(r"(?:slots?=?|np=?|:|=)?([0-9]+)", word) for word in (number, *words[1:]))
     slots = next((t[1] for t in told if t), "")
@@ -142,7 +145,11 @@ def _problem_with_hint(words: list[str], *, may_be_idle: bool) -> str | None:
 
 
 def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
-    """What is wrong with a line by itself; may_be_idle: it is the master's, which need not train."""
+    """Return what is wrong with a line by itself, None if nothing.
+
+    Args:
+        may_be_idle: the line is the master's, which need not train.
+    """
     expected = f"expected '<address> slots=<n>', got {_quoted(' '.join(words))}"
     if not ADDRESS.fullmatch(words[0]) or len(words[0]) > ADDRESS_LENGTH:
         return f"{expected}: {_quoted(words[0])} is not an address"
@@ -167,7 +174,7 @@ def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
 
 
 def _place_problem(address: str, line_of: dict[str, int]) -> str | None:
-    """What is wrong with a host's place among the lines before it."""
+    """Return what is wrong with a host in relation to the lines before it, None if nothing."""
     if address.lower() in line_of:
         return f"{address} is already on line {line_of[address.lower()]}: one line per host"
     if address == "localhost" and line_of:
@@ -179,10 +186,10 @@ def _place_problem(address: str, line_of: dict[str, int]) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """Text in quotes that fits into a message, also where a character takes ten to be shown."""
+    """Return the text in quotes, cut to fit into a message, even if its characters have long escapes."""
     return _cut(repr(text))
 
 
 def _cut(text: str) -> str:
-    """Text that fits into a message."""
+    """Return the text, cut to fit into a message."""
     return text if len(text) <= 80 else text[:79] + "…"

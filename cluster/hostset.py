@@ -1,4 +1,4 @@
-"""The language that names hosts in every task: `0`, `1-3`, `@workers`, `!3`, names, addresses, `gpu[1-9/2]-[0,1]`."""
+"""Host expressions of every task: `0`, `1-3`, `@workers`, `!3`, names, addresses, `gpu[1-9/2]-[0,1]`."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from cluster.terminal import counted
 
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
-_MOST_NAMES = 100_000  # in one term: more is a slip of the finger, not a cluster
+_MOST_NAMES = 100_000  # in one term: more is a typing error, not a cluster
 
 HELP = (
     "ranks and ranges (0,2-4,0-8/2), @all, @master, @workers, @spares, @failed, "
@@ -27,14 +27,17 @@ def select(
     to_train: bool = False,
     for_ranks: bool = False,
 ) -> tuple[Host, ...]:
-    """The hosts that an expression names, in rank order.
+    """Return the hosts that an expression names, in rank order.
 
-    Terms are separated by commas and add up; a term after `!` is taken away; only `!` terms start from all hosts.
-    `failed` holds the addresses that `@failed` means, None if there was no earlier run. For hosts that are `to_train`,
-    `@all` is without the spares, of which one trains only where it is named, and without a master of 0 slots. What is
-    done `for_ranks`, data brought or speed measured, is for such a master only where it is named.
-    Raises ConfigError for a term that names nothing, for a master that is to train and does not, and when nothing is
-    left.
+    Terms are separated by commas and add up. A term after `!` is removed. An expression of only `!` terms starts from
+    all hosts. Raises ConfigError for a term that names nothing, for a master of 0 slots that should train, and if no
+    host is left.
+
+    Args:
+        failed: the addresses for `@failed`, None if there was no earlier run.
+        to_train: `@all` leaves out the spares and a master of 0 slots. A spare trains only if it is named.
+        for_ranks: `@all` leaves out hosts of 0 slots. This is for data and measurements. A master of 0 slots gets them
+            only if it is named.
     """
     terms = _terms(expression or "@all")
     wanted = [t for t in terms if not t.startswith("!")] or ["@all"]
@@ -53,7 +56,7 @@ def select(
 
 
 def names_in(expression: str) -> list[str]:
-    """The names that terms separated by commas stand for, whether they are hosts of a cluster or not.
+    """Return the names that terms separated by commas expand to, whether they are hosts of a cluster or not.
 
     Raises ConfigError.
     """
@@ -61,13 +64,13 @@ def names_in(expression: str) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names in their short form, order of numbers kept: `10.0.0.[1-7,9]`, `gpu[0-3],login`."""
+    """Return the names in their short form, with the order of numbers kept: `10.0.0.[1-7,9]`, `gpu[0-3],login`."""
     groups: dict[tuple[str, str] | str, list[str]] = {}
     for name in names:
         match = _LAST_NUMBER.fullmatch(name)
         if match:
             groups.setdefault((match[1], match[3]), []).append(match[2])
-        else:  # a name without a number stands for itself, whatever others begin like it
+        else:  # a name without a number is a group of its own
             groups[name] = []
     return ",".join(key if isinstance(key, str) else _fold_group(*key, numbers) for key, numbers in groups.items())
 
@@ -91,7 +94,7 @@ def _follows(a: str, b: str) -> bool:
 
 
 def _terms(expression: str) -> list[str]:
-    """Split at the commas that are not inside brackets."""
+    """Split at the commas that are not inside brackets. Raises ConfigError for an empty term."""
     terms = [t.strip() for t in re.split(r",(?![^\[\]]*\])", expression)]
     if not all(t.strip("! ") for t in terms):
         raise ConfigError(f"{_cut(expression)!r} has an empty term: give {HELP}")
@@ -139,11 +142,12 @@ def _rank_range(hosts: Sequence[Host], term: str) -> set[Host]:
 
 
 def _unfold(term: str) -> list[str]:
-    """Return the names that a term stands for: `gpu[01-03]` is gpu01, gpu02, gpu03; `a[1-5/2]-[0,1]` has six.
+    """Return the names that a term expands to.
 
-    The last bracket's numbers vary fastest. Raises ConfigError.
+    `gpu[01-03]` is gpu01, gpu02, gpu03. `a[1-5/2]-[0,1]` has six names. The last bracket's numbers vary fastest. Raises
+    ConfigError.
     """
-    texts = re.split(r"\[([0-9,/-]+)\]", term)  # a bracket's inside is every second of them
+    texts = re.split(r"\[([0-9,/-]+)\]", term)  # every second text is the inside of a bracket
     if len(texts) == 1 or any("[" in text or "]" in text for text in texts[::2]):
         return [term]
     numbers = [[_numbers(term, span) for span in inside.split(",")] for inside in texts[1::2]]
@@ -155,12 +159,12 @@ def _unfold(term: str) -> list[str]:
 
 
 def _between(texts: list[list[str]], brackets: list[list[str]]) -> list[list[str]]:
-    """Return texts and what is in brackets in turn; there is a text before and after each bracket."""
+    """Return texts and bracket contents in turn. There is a text before and after each bracket."""
     return [texts[0], *(part for pair in zip(brackets, texts[1:], strict=True) for part in pair)]
 
 
 def _numbers(term: str, span: str) -> tuple[range, int]:
-    """Return the numbers of a range with or without a step, and how many digits each has at least."""
+    """Return the numbers of a range with or without a step, and their minimum number of digits."""
     match = _RANGE.fullmatch(span)
     if not match or (match[3] and not (match[2] and _number(match[3]))):
         raise ConfigError(f"{_cut(term)!r}: {_cut(span)!r} is not a number or a range such as 1-9 or 1-9/2")
@@ -171,10 +175,10 @@ def _numbers(term: str, span: str) -> tuple[range, int]:
 
 
 def _number(digits: str) -> int:
-    """The number; of more digits than any host's has, one that no host has."""
+    """Return the number. If it has more digits than any host's, return one that no host has."""
     return int(digits) if len(digits) <= 18 else 10**18
 
 
 def _cut(text: str) -> str:
-    """Text that fits into a message."""
+    """Return the text, cut to fit into a message."""
     return text if len(text) <= 80 else text[:79] + "…"

@@ -1,4 +1,4 @@
-"""Ctrl-C, TERM and HUP while something is done that must not be left in its middle."""
+"""Shield against Ctrl-C, TERM and HUP for steps that must not be interrupted."""
 
 import contextlib
 import signal
@@ -12,11 +12,13 @@ _ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def put_off(say: str = "", *, forgets_ctrl_c: bool = False) -> Iterator[None]:
-    """While it lasts they wait; afterwards each is what it would have been.
+    """Delay these signals until the context ends. Then raise each of them again.
 
-    say: to who is impatient. forgets_ctrl_c: what has no handler but Python's own is not told afterwards.
+    Args:
+        say: message for each signal, for an impatient operator.
+        forgets_ctrl_c: drop the signals that have no handler besides Python's own.
     """
-    if threading.current_thread() is not threading.main_thread():  # only there are signals heard
+    if threading.current_thread() is not threading.main_thread():  # signals are handled only in the main thread
         yield
         return
     heard: list[int] = []

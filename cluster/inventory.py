@@ -1,4 +1,4 @@
-"""Which cluster a task means: a folder that holds a hostfile and, where SSH needs more than that, a `cluster.toml`."""
+"""Cluster of a task: its folder has a hostfile and, if SSH needs more settings, a `cluster.toml`."""
 
 import getpass
 import re
@@ -13,64 +13,64 @@ from cluster.hosts import ADDRESS, Host, read_hostfile
 from cluster.locate import ROOT, existing_folder, no_hostfile
 from cluster.settings import ACCESS_MODES, STACK, FieldError, read
 
-ON_NODES = "/opt/dlami-cluster"  # where a stack's nodes have the project, if their cluster file says nothing else
+ON_NODES = "/opt/dlami-cluster"  # the project's folder on a stack's nodes, unless their cluster file has another one
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
-SNS_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z]{2}(?:-[a-z]+)+-\d):\d{12}:[\w-]{1,256}")  # its region is group 1
-# Bucket, and a prefix of signs that mean nothing to S3 or IAM.
+SNS_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z]{2}(?:-[a-z]+)+-\d):\d{12}:[\w-]{1,256}")  # group 1 is its region
+# Bucket, and a prefix of characters without a special meaning to S3 or IAM.
 RESULTS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=+-]+)*/?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tunnel:
-    """How the gateway is reached where no port of it is open to this machine: by the AWS CLI."""
+    """Connection through the AWS CLI to a gateway that has no open port for this machine."""
 
     mode: str  # "ssm": by Session Manager; "eic": by the VPC's EC2 Instance Connect Endpoint
     region: str
-    lends_key: bool  # our key is let in for each connection, by EC2 Instance Connect
+    lends_key: bool  # EC2 Instance Connect accepts our key for each connection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How SSH gets in. What is not set comes from the user's agent and ~/.ssh/config."""
+    """SSH settings. Settings that are None come from the user's agent and ~/.ssh/config."""
 
     user: str | None = None
     port: int | None = None
     key: Path | None = None  # a private key; without one the agent and the usual keys are tried
     known_hosts: Path | None = None  # host keys to trust; without one ~/.ssh/known_hosts
-    gateway: str | None = None  # address by which the master is reached from here; it passes on to the others
-    tunnel: Tunnel | None = None  # the gateway is an instance's id, reached through this
+    gateway: str | None = None  # the master's address from this machine; it is the jump host to the others
+    tunnel: Tunnel | None = None  # the tunnel to the gateway, if that is an instance's id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A name and its hosts, wherever they come from."""
+    """Name, hosts and settings of a cluster, whatever made it."""
 
     name: str
     hosts: tuple[Host, ...]
-    folder: Path  # where hostfile and settings were read
+    folder: Path  # the folder of the hostfile and the settings
     shared: str  # the shared folder's path, equal on every host
-    is_shared: bool = True  # that all hosts see the same there; else it is the master's own
-    project: str  # where this project and its .venv are on every host
+    is_shared: bool = True  # True if all hosts see the same folder, else it is on the master's own disk
+    project: str  # the folder of this project and its .venv on every host
     access: Access = Access()
-    stack: str = ""  # region and name of the stack that it is, as `us-east-1/training`; "" for none
-    notify: str = ""  # who is told of what happens to jobs: a command of the master, or an SNS topic
-    results: str = ""  # where jobs' results go, as `s3://bucket/prefix`; "" for nowhere
-    setup: Path | None = None  # a script of the operator's for every node
+    stack: str = ""  # region and name of its stack, as `us-east-1/training`; "" for none
+    notify: str = ""  # receiver of notifications about jobs: a command on the master, or an SNS topic
+    results: str = ""  # destination of jobs' results, as `s3://bucket/prefix`; "" for none
+    setup: Path | None = None  # the operator's own setup script for every node
 
     @property
     def master(self) -> Host:
-        """Rank 0: jobs are started and kept from here."""
+        """Return rank 0, which starts and keeps the jobs."""
         return self.hosts[0]
 
     @property
     def python(self) -> str:
-        """The interpreter of the project's environment, on every host."""
+        """Return the path of the interpreter of the project's environment, on every host."""
         return f"{self.project}/.venv/bin/python"
 
 
 def load_cluster(where: str | None = None) -> Cluster:
-    """The cluster that `where` (or CLUSTER, or the project's own folder) describes. Raises ConfigError."""
+    """Return the cluster that `where` (or CLUSTER, or the project's own folder) describes. Raises ConfigError."""
     folder = existing_folder(where)
     path = folder / "hosts"
     try:
@@ -91,7 +91,7 @@ def load_cluster(where: str | None = None) -> Cluster:
 
 
 def _cluster(values: dict[str, Any], hosts: tuple[Host, ...], folder: Path) -> Cluster:
-    """Raises FieldError for a value that no cluster can have."""
+    """Return the cluster with these values. Raises FieldError for a value that no cluster can have."""
     for name in ("name", "shared", "project"):
         if values.get(name) == "":
             raise FieldError(name, "is empty", "give it a value, or leave the line out")
@@ -117,17 +117,17 @@ def _cluster(values: dict[str, Any], hosts: tuple[Host, ...], folder: Path) -> C
 
 
 def _stack(values: dict[str, Any]) -> str:
-    """The stack that the file describes, "" for a file that describes none or does not say which."""
+    """Return the file's stack as region/name, "" if it describes no stack or lacks region or name."""
     return f"{values['region']}/{values['name']}" if is_of_a_stack(values) and {"region", "name"} <= set(values) else ""
 
 
 def is_of_a_stack(values: dict[str, Any]) -> bool:
-    """Whether a cluster file has a table that only a stack needs."""
+    """Return True if a cluster file has a table that only a stack needs."""
     return any(isinstance(values.get(name), dict) for name in STACK)
 
 
 def _is_shared(values: dict[str, Any]) -> bool:
-    """Whether all hosts see the same in the shared folder. Raises FieldError."""
+    """Return True if all hosts see the same shared folder. Raises FieldError."""
     by = values.get("shared_by", "all")
     if by not in ("all", "master"):
         raise FieldError("shared_by", f"{by!r} is unknown", "choose 'all', or 'master': it is on the master's own disk")
@@ -137,7 +137,7 @@ def _is_shared(values: dict[str, Any]) -> bool:
 
 
 def read_access(values: dict[str, Any], folder: Path) -> Access:
-    """What a cluster file says of the way in. Raises FieldError."""
+    """Return the SSH settings of a cluster file. Raises FieldError."""
     ssh = values.get("ssh", {})
     check_ssh(ssh)
     return Access(
@@ -151,7 +151,7 @@ def read_access(values: dict[str, Any], folder: Path) -> Access:
 
 
 def _tunnel(values: dict[str, Any], ssh: dict[str, Any]) -> Tunnel | None:
-    """Through what the gateway is reached, if it is an instance's id and no address."""
+    """Return the tunnel to the gateway, None if the gateway is not an instance's id. Raises FieldError."""
     access = values.get("access", {})
     mode = access.get("mode", "ssh")
     check_mode(mode, ssh.get("port", 22))
@@ -165,7 +165,7 @@ def _tunnel(values: dict[str, Any], ssh: dict[str, Any]) -> Tunnel | None:
 
 
 def check_mode(mode: str, port: int = 22) -> None:
-    """Raises FieldError for a way in that there is not, to a node whose sshd has this port."""
+    """Raise FieldError for an access mode that does not exist, or that cannot reach sshd at this port."""
     if mode not in ACCESS_MODES:
         raise FieldError("access.mode", f"{mode!r} is unknown", "choose 'ssh', 'ssm' or 'eic'")
     if mode == "eic" and port != 22:
@@ -173,7 +173,7 @@ def check_mode(mode: str, port: int = 22) -> None:
 
 
 def check_notify(notify: str) -> None:
-    """Raises FieldError for what is neither an SNS topic nor a command that may stand in a list of processes."""
+    """Raise FieldError for a text that is neither an SNS topic nor a command that a process list may show."""
     if notify.startswith("arn:"):
         if not SNS_TOPIC.fullmatch(notify):
             raise FieldError(
@@ -195,18 +195,18 @@ def check_notify(notify: str) -> None:
 
 
 def check_results(results: str) -> None:
-    """Raises FieldError for what is no place in S3."""
+    """Raise FieldError for a text that is no place in S3."""
     if results and not RESULTS.fullmatch(results):
         raise FieldError("results", f"{results!r} is no place in S3", "write it like 's3://bucket/trainings'")
 
 
 def results_url(results: str, job_id: str) -> str:
-    """Where one job's results go."""
+    """Return the S3 URL of one job's results."""
     return f"{results.rstrip('/')}/{job_id}"
 
 
 def check_ssh(ssh: dict[str, Any]) -> None:
-    """Raises FieldError for an [ssh] table with which no ssh could be started."""
+    """Raise FieldError for an [ssh] table with which ssh cannot be started."""
     for name, value in ssh.items():
         if value == "":
             raise FieldError(f"ssh.{name}", "is empty", "give it a value, or leave the line out")

@@ -1,4 +1,4 @@
-"""Folder of the cluster that a command means, and the error where there is none."""
+"""Lookup of the folder of the cluster that a command means, and the errors if there is none."""
 
 import os
 from pathlib import Path
@@ -13,8 +13,9 @@ LABS = Path("/var/lib/dlami-cluster/lab")
 def cluster_folder(where: str | None = None) -> Path:
     """Return the folder that a name means: a folder's path, `lab` or `lab:NAME`.
 
-    The environment variable CLUSTER is the default, so that one `export` serves a whole session. Without it, the folder
-    with a cluster file where one stands or above; in a checkout the project's own if there is none.
+    The default is the environment variable CLUSTER, so that one `export` serves a whole session. Without it, the
+    nearest folder with a cluster file is used, from the current one upwards. In a checkout without any, it is the
+    checkout itself.
     """
     where = where or os.environ.get("CLUSTER")
     if not where:
@@ -25,7 +26,7 @@ def cluster_folder(where: str | None = None) -> Path:
 
 
 def existing_folder(where: str | None = None) -> Path:
-    """Return the same folder. Raises ConfigError where a name (or CLUSTER) means a lab or folder that is not there."""
+    """Return the folder that a name means. Raises ConfigError if the name or CLUSTER means a missing lab or folder."""
     folder, named = cluster_folder(where), where or os.environ.get("CLUSTER")
     if named and not _is_folder(folder):
         raise ConfigError(_missing(named, folder, named if where else f"CLUSTER={named}"))
@@ -33,14 +34,14 @@ def existing_folder(where: str | None = None) -> Path:
 
 
 def lab_of(where: str) -> str:
-    """Return the lab that a cluster's name means, "" for a folder: `lab` is the lab of that name."""
+    """Return the lab that a cluster's name means, "" for a folder. `lab` alone is the lab named lab."""
     if where == "lab" or where.startswith("lab:"):
         return where.partition(":")[2] or "lab"
     return ""
 
 
 def chosen_lab(name: str = "") -> str:
-    """Return the lab that a task of labs is about: the name that was given, else CLUSTER's lab, else `lab`.
+    """Return the lab that a lab task means: the given name, else CLUSTER's lab, else `lab`.
 
     Raises ConfigError if CLUSTER names a cluster that is no lab.
     """
@@ -56,16 +57,17 @@ def chosen_lab(name: str = "") -> str:
 def folder_upwards(start: Path) -> Path | None:
     """Return the nearest folder, from this one upwards, that holds a cluster file or a hostfile."""
     for folder in (start, *start.parents):
-        is_a_machines_own = folder == Path("/etc")  # whose file `hosts` is another thing
+        is_a_machines_own = folder == Path("/etc")  # /etc/hosts is no hostfile
         if (folder / "cluster.toml").is_file() or ((folder / "hosts").is_file() and not is_a_machines_own):
             return folder
     return None
 
 
 def cluster_file(name: str) -> Path:
-    """Return a cluster file by its name: where CLUSTER says, here, or in the nearest folder above that has it.
+    """Return the path of a cluster file by its name, as it is if no folder has such a file.
 
-    Raises ConfigError if CLUSTER names what is not there: the file of another cluster would be taken for it.
+    The search covers CLUSTER's folder, then the current folder and those above it. Raises ConfigError if CLUSTER names
+    a missing folder: another cluster's file would be used instead.
     """
     path, where = Path(name), os.environ.get("CLUSTER", "")
     if len(path.parts) != 1:
@@ -76,7 +78,7 @@ def cluster_file(name: str) -> Path:
 
 
 def lab_names() -> list[str]:
-    """Return the labs that left a folder, whole or not."""
+    """Return the labs that have a folder, whether they are complete or not."""
     try:
         return sorted(p.name for p in LABS.iterdir() if p.is_dir())
     except OSError:
@@ -84,7 +86,7 @@ def lab_names() -> list[str]:
 
 
 def no_lab(name: str) -> str:
-    """Return the error for a lab that is not there: those that are, or how to make it."""
+    """Return the error for a lab that does not exist: it names the existing ones, or how to make it."""
     up = _up()
     return f"there is no lab {name}{up}" if up else f"there is no lab {name}: 'inv lab.up --name {name}' makes one"
 
@@ -124,7 +126,7 @@ def _missing(named: str, folder: Path, shown: str) -> str:
 
 
 def _up() -> str:
-    """Return the labs of this machine as the end of a sentence, "" for none."""
+    """Return the end of a sentence with this machine's labs, "" if there are none."""
     found = lab_names()
     if not found:
         return ""

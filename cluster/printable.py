@@ -24,21 +24,21 @@ def printable(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text as `printable` does, with the colours that are ours left in it."""
+    """Return the text as `printable` does, but keep our own colours."""
     if text.isprintable():
         return text
     return "".join(part if n % 2 else printable(part) for n, part in enumerate(_OURS.split(text)))
 
 
 class OutputFilter:
-    """Filter for the bytes of a program on their way to a terminal: text, colours and carriage returns pass."""
+    """Filter for a program's bytes on their way to a terminal: text, colours and carriage returns pass."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._held = ""  # the beginning of an escape sequence, whose end is still to come
 
     def feed(self, data: bytes) -> str:
-        """Return what can be shown now."""
+        """Return the text that can be shown now."""
         text = self._held + self._decoder.decode(data)
         unfinished = _UNFINISHED.search(text)
         self._held = unfinished[0] if unfinished and len(unfinished[0]) < 64 else ""
@@ -46,7 +46,7 @@ class OutputFilter:
 
 
 class Sentences(io.TextIOWrapper):
-    """A standard stream whose text is filtered by `sentence`. Bytes for its `buffer` are not."""
+    """Standard stream whose text is filtered by `sentence`. Bytes for its `buffer` are not."""
 
     def __init__(self, unfiltered: io.TextIOWrapper) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""This project's files as a checkout has them, also where only the installed package is at hand."""
+"""Project files in the layout of a checkout, even if only the package is installed."""
 
 import contextlib
 import shutil
@@ -12,12 +12,12 @@ from cluster.files import IS_CHECKOUT, shipped
 from cluster.locate import ROOT
 
 _PACKAGES = ("cfn", "cluster", "dlami", "trainer")
-_SHIPPED = "shipped"  # the folder of `dlami` that has what stands beside the packages in a checkout
+_SHIPPED = "shipped"  # the folder of `dlami` for files that are beside the packages in a checkout
 
 
 @contextlib.contextmanager
 def project_folder() -> Iterator[Path]:
-    """Yield a folder with the project's files: the checkout, or one made of the installed package for the `with`."""
+    """Yield a folder with the project's files: the checkout, or a temporary one made of the installed package."""
     if IS_CHECKOUT:
         yield ROOT
         return
@@ -27,7 +27,7 @@ def project_folder() -> Iterator[Path]:
 
 
 def assemble(folder: Path) -> None:
-    """Lay out the installed package in this folder as a checkout is: packages, `scripts/`, `tasks.py`, lock file."""
+    """Copy the installed package into a folder in a checkout's layout: packages, `scripts/`, `tasks.py`, lock file."""
     for package in _PACKAGES:
         left_out = shutil.ignore_patterns("__pycache__", "*.pyc", *([_SHIPPED] if package == "dlami" else []))
         shutil.copytree(ROOT / package, folder / package, ignore=left_out, dirs_exist_ok=True)
@@ -38,7 +38,10 @@ def assemble(folder: Path) -> None:
 
 
 def assemble_with_environment(folder: Path) -> None:
-    """Lay it out with this very interpreter's environment as its `.venv`, for hosts that see this machine's files."""
+    """Assemble the project in a folder with this interpreter's environment as its `.venv`.
+
+    This is for hosts that see this machine's files.
+    """
     folder.mkdir()
     assemble(folder)
     if sys.prefix != sys.base_prefix:

@@ -1,6 +1,6 @@
-"""A folder of this process's own on this machine's disk: what a command sends, and answers too long for its memory.
+"""Scratch folder of this process on this machine's disk, for data to send and answers too long for its memory.
 
-It goes with the process. What a process left there that was killed is removed by the next that makes its own.
+It is removed when the process exits. The next process that makes a folder removes those of killed processes.
 """
 
 import atexit
@@ -15,14 +15,14 @@ from pathlib import Path
 _PREFIX = f"dlami-scratch-{os.getuid()}-"
 _OPENED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _lock = threading.Lock()
-_made: dict[int, tuple[Path, int]] = {}  # by process, as a forked one has its parent's memory; the folder, its lock
+_made: dict[int, tuple[Path, int]] = {}  # by pid, since a forked process inherits this dict; the folder, its lock
 
 
 def folder() -> Path:
-    """The folder of this process, empty at first, readable by this user alone. Raises OSError."""
+    """Return the folder of this process, empty at first, readable by this user only. Raises OSError."""
     with _lock:
         pid = os.getpid()
-        if pid in _made and not _made[pid][0].is_dir():  # who tidies a machine's temporary folder took an old one
+        if pid in _made and not _made[pid][0].is_dir():  # a cleanup of the temporary folder removed it
             os.close(_made.pop(pid)[1])
         if pid not in _made:
             _remove_left()
@@ -32,11 +32,11 @@ def folder() -> Path:
 
 
 def _make() -> tuple[Path, int]:
-    while True:  # until one was not taken for left before it was locked
+    while True:  # retry if another process removed it before it was locked
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(path, _OPENED)
-            with contextlib.suppress(OSError):  # without locks on that disk nothing is taken for left
+            with contextlib.suppress(OSError):  # on a disk without locks no folder is removed
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if path.is_dir():
                 return path, lock

@@ -1,4 +1,4 @@
-"""cluster.toml read strictly: what is misspelt, of the wrong type or empty is refused with its line and its name."""
+"""Strict reader of cluster.toml: misspelt, mistyped or empty fields are refused with their line and name."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,18 +9,18 @@ from cluster.errors import ConfigError
 
 
 class Texts:
-    """The type of a field that is one text or several: the first that can be had is taken."""
+    """Type of a field that is one text or several, of which the first available one is used."""
 
 
 class TextList:
-    """The type of a field that is a list of texts, an empty one too."""
+    """Type of a field that is a list of texts, possibly empty."""
 
 
 Fields = Mapping[str, "type | Fields"]
 T = TypeVar("T")
 
 SSH: Fields = {"user": str, "port": int, "key": str, "known_hosts": str, "gateway": str}
-# What describes a stack; `cfn.clusterfile` gives each of these its meaning, its default and its limits.
+# Fields of a stack. `cfn.clusterfile` defines their meaning, defaults and limits.
 STACK: Fields = {
     "region": str,
     "network": dict.fromkeys(("zone", "cidr", "public_cidr", "private_cidr", "vpc"), str)
@@ -61,14 +61,14 @@ STACK: Fields = {
         "role_path": str,
     },
 }
-ACCESS_MODES = ("ssh", "ssm", "eic")  # the last two: no port is open, the AWS CLI leads to the master
-# What describes the same trainings on Kubernetes; `cluster.eks.settings` gives each of these its meaning.
+ACCESS_MODES = ("ssh", "ssm", "eic")  # the last two: no port is open, the AWS CLI connects to the master
+# Fields for trainings on Kubernetes. `cluster.eks.settings` defines their meaning.
 EKS: Fields = {
     **dict.fromkeys(("context", "namespace", "image", "version", "priority_class", "efs", "fsx", "local"), str),
     **dict.fromkeys(("shm_gib", "ttl_seconds"), int),
     "allow_cidrs": TextList,
 }
-WITHOUT_STACK: Fields = {"shared_by": str}  # what only a cluster of other hosts says
+WITHOUT_STACK: Fields = {"shared_by": str}  # only for clusters without a stack
 FIELDS: Fields = {
     **dict.fromkeys(("name", "shared", "project", "notify", "results", "setup"), str),
     "ssh": SSH,
@@ -76,7 +76,7 @@ FIELDS: Fields = {
     "eks": EKS,
     **WITHOUT_STACK,
 }
-"""Every field of a cluster file and its type, whoever reads it."""
+"""All fields of a cluster file and their types."""
 
 KINDS = {
     str: "text in quotes",
@@ -99,7 +99,7 @@ MOST_BYTES = 256 * 1024
 
 
 class FieldError(ConfigError):
-    """A field that cannot be used: which, what is wrong with it, what to do."""
+    """Error for a field that cannot be used: its name, what is wrong with it, what to do."""
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{_in_short(field, 80)}: {_in_short(problem, 400)}; {_in_short(remedy, 400)}")
@@ -107,9 +107,9 @@ class FieldError(ConfigError):
 
 
 def read(path: Path, build: Callable[[dict[str, Any]], T]) -> T:
-    """What `build` makes of the file's values, all of them known fields of the right type.
+    """Return what `build` makes of the file's values, all of them known fields of the right type.
 
-    Raises ConfigError with the file, the line, the field and the remedy, for a FieldError of `build` too.
+    Raises ConfigError with the file, the line, the field and the remedy, also for a FieldError of `build`.
     """
     text, values = decode(path)
     try:
@@ -121,7 +121,7 @@ def read(path: Path, build: Callable[[dict[str, Any]], T]) -> T:
 
 
 def decode(path: Path) -> tuple[str, dict[str, Any]]:
-    """The file's text and its values, whatever they are. Raises ConfigError for what is not TOML, with the line."""
+    """Return the file's text and its values, unchecked. Raises ConfigError with the line for text that is not TOML."""
     import tomllib  # here, like difflib: every task imports this module, `inv --list` reads nothing
 
     try:
@@ -148,7 +148,7 @@ def decode(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def check(values: Mapping[str, Any], fields: Fields = FIELDS, table: str = "") -> None:
-    """Raises FieldError for the first field that is unknown or of the wrong type."""
+    """Raise FieldError for the first field that is unknown or of the wrong type."""
     import difflib
 
     for key, value in values.items():
@@ -186,7 +186,12 @@ def _short(value: Any) -> str:
 
 
 def line_of(text: str, field: str) -> int | None:
-    """The line on which a field, or the table it is missing from, is set: the first so many lines that have it."""
+    """Return the number of the line that sets a field, or else the table that it is missing from.
+
+    None if neither is set.
+
+    The line is the end of the shortest beginning of the file that has the field.
+    """
     import tomllib
 
     path = field.split(".")
@@ -206,7 +211,7 @@ def line_of(text: str, field: str) -> int | None:
 
 
 def with_fields(text: str, table: str, values: Mapping[str, str | int], mark: str = "") -> str:
-    """A cluster file's text with fields of one table set, all else as the operator wrote it.
+    """Return a cluster file's text with fields of one table set, and all else as the operator wrote it.
 
     Args:
         mark: a comment on each line that is written.
@@ -226,12 +231,12 @@ def with_fields(text: str, table: str, values: Mapping[str, str | int], mark: st
             item.comment(mark)
         if name in own or inline or not own:
             own[name] = item
-        else:  # below the last field: what follows it may be a comment on the next table
+        else:  # directly below the last field: a comment after it may belong to the next table
             own.value._insert_after(list(own)[-1], name, item)
     return tomlkit.dumps(document)
 
 
 def _in_short(text: str, most: int) -> str:
-    """The text, or its beginning and its end where it is longer than so many characters."""
+    """Return the text, or its beginning and its end if it has more than `most` characters."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"

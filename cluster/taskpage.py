@@ -1,4 +1,4 @@
-"""The page that documents every task, made from the tasks themselves."""
+"""Generator of the page that documents every task, from the tasks themselves."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -30,10 +30,10 @@ _GROUPS = {
     "resnet50": "Using a ResNet",
     "packages": "Environments of your programs",
 }
-_OF_THE_PROJECT = ("bench", "docs")  # of no use to who runs a cluster
+_OF_THE_PROJECT = ("bench", "docs")  # tasks for developers only
 
 
-# Tasks that change nothing but what they print; all others change something, or run what they are told to.
+# Tasks that only print. All others change something, or run a given command.
 ANSWERS = frozenset(
     (
         "data.status",
@@ -80,7 +80,7 @@ def page(collection: Any) -> str:
 
 
 def group_of(task: str) -> str:
-    """Return the group of a task: the part of its name before the last dot, "" for one of every node."""
+    """Return the group of a task: the part of its name before the last dot, "" for a task of every node."""
     return "project" if task in _OF_THE_PROJECT else task.rpartition(".")[0]
 
 
@@ -92,7 +92,7 @@ def groups_of(tasks: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _what_has_what(collection: Any) -> str:
-    """Which tasks answer as JSON and which show what they would do, and which do not."""
+    """Return the Markdown table of the tasks with and without `--json` and `--dry-run`."""
     options = {name: {a.name for a in arguments_of(collection[name])} for name in sorted(collection.task_names)}
 
     def listed(keep: Callable[[str], bool]) -> str:
@@ -109,7 +109,7 @@ def _what_has_what(collection: Any) -> str:
 
 
 def arguments_of(task: Any) -> list[Any]:
-    """A task's arguments; its own list would empty the task's help as it reads it."""
+    """Return a task's arguments, read from a copy of the task: reading them empties its help."""
     untouched = copy.copy(task)
     untouched.help = dict(task.help)
     return list(untouched.get_arguments())

@@ -1,4 +1,4 @@
-"""What a task says to whom started it, and asks: records as JSON, colour where there is a terminal, a yes or no."""
+"""Output of tasks and questions to the operator: JSON records, colours on a terminal, yes or no."""
 
 import json
 import os
@@ -11,22 +11,22 @@ from cluster.printable import OutputFilter, Sentences, printable
 
 Colour = Literal["red", "green", "yellow"]
 _CODES: dict[Colour, str] = {"red": "31", "green": "32", "yellow": "33"}
-_filters: dict[str, OutputFilter] = {}  # by our stream's name
+_filters: dict[str, OutputFilter] = {}  # by the stream's name
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:
-    """Print a value as JSON, at once; `one_line` for records that come one after another."""
-    # The one control character that JSON leaves as it is.
+    """Print a value as JSON, flushed at once. `one_line` is for a sequence of records."""
+    # DEL is the only control character that JSON does not escape.
     print(json.dumps(value, indent=None if one_line else 2).replace("\x7f", "\\u007f"), flush=True)
 
 
 def agreed(what: str) -> bool:
-    """Whether the operator says yes to it. Raises ConfigError where there is nobody to ask."""
+    """Return True if the operator answers yes. Raises ConfigError if there is no terminal."""
     return answer_to(f"{what}? [y/N] ", f"{what}?").lower() in ("y", "yes")
 
 
 def answer_to(prompt: str, question: str) -> str:
-    """What the operator answers; "" for nothing. Raises ConfigError where there is nobody to ask."""
+    """Return the operator's answer, "" for none. Raises ConfigError if there is no terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} There is no terminal to ask on: add --yes if you mean it")
     try:
@@ -36,7 +36,7 @@ def answer_to(prompt: str, question: str) -> str:
 
 
 def pass_on(host: object, stream: str, data: bytes) -> None:
-    """Write a remote command's output to our own stream of that name, at once; to a terminal through the filter."""
+    """Write a remote command's output to our own stream of that name, flushed at once, filtered on a terminal."""
     target = _stream(stream)
     if target and target.isatty():
         text = _filters.setdefault(stream, OutputFilter()).feed(data)
@@ -45,7 +45,7 @@ def pass_on(host: object, stream: str, data: bytes) -> None:
 
 
 def pass_on_raw(_host: object, stream: str, data: bytes) -> None:
-    """Write a remote command's output to our own stream of that name, at once and byte for byte."""
+    """Write a remote command's output to our own stream of that name, flushed at once and byte for byte."""
     target = _stream(stream)
     if target:  # a task may be started with its streams closed
         target.flush()
@@ -54,34 +54,34 @@ def pass_on_raw(_host: object, stream: str, data: bytes) -> None:
 
 
 def pass_on_to_stderr(host: object, stream: str, data: bytes) -> None:
-    """The same where stdout is for an answer that a program reads."""
+    """Write a remote command's output to stderr, since a program reads the answer on stdout."""
     pass_on(host, "stderr", data)
 
 
 def print_output(text: str, *, raw: bool = False) -> None:
-    """Print the output of programs, which unlike our own sentences may have colours of its own."""
+    """Print programs' output. Unlike our own sentences it may have any colours."""
     (pass_on_raw if raw else pass_on)(None, "stdout", f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace"))
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the stream for what draws: it takes the control characters that sentences may not have."""
+    """Return the stream without the filter, for drawing with control characters."""
     return stream.unfiltered if isinstance(stream, Sentences) else stream
 
 
 def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
-    """The text in a colour, if the stream (stdout without one) shows colours and nobody forbids them."""
+    """Return the text in a colour if the stream (default: stdout) shows colours."""
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if text and shows_colours(stream or sys.stdout) else text
 
 
 def shows_colours(stream: TextIO) -> bool:
-    """Whether it is a terminal with colours. NO_COLOR forbids them: https://no-color.org"""
+    """Return True if the stream is a terminal with colours. NO_COLOR forbids them: https://no-color.org"""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_size(fallback: tuple[int, int] = (80, 24)) -> os.terminal_size:
-    """Columns and lines of the terminal that is written to, as it is now; `fallback` where there is none.
+    """Return the current columns and lines of the terminal that is written to, `fallback` if there is none.
 
-    The terminal is asked before COLUMNS and LINES, which do not follow when a window is resized.
+    The terminal is queried before COLUMNS and LINES, which do not change when a window is resized.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -94,7 +94,7 @@ def terminal_size(fallback: tuple[int, int] = (80, 24)) -> os.terminal_size:
 
 
 def counted(number: float, noun: str) -> str:
-    """`1 host`, `2 hosts`, `0.5 hours`, `3 processes`."""
+    """Return a number with its noun: `1 host`, `2 hosts`, `0.5 hours`, `3 processes`."""
     shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{shown} {noun}" if number == 1 else f"{shown} {noun}{'es' if noun.endswith('s') else 's'}"
 

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON, checked field by field: what a newer version added is passed over, damage is named."""
+"""Reader of dataclasses from JSON. Each field is checked. Unknown fields of newer versions are ignored."""
 
 import collections.abc
 import dataclasses
@@ -14,7 +14,7 @@ _MOST = 2**63
 
 
 def from_json(kind: type[T], raw: object) -> T:
-    """A value of this dataclass from a JSON object. Raises ValueError that names the field."""
+    """Return a value of this dataclass from a JSON object. Raises ValueError with the field's name."""
     if not isinstance(raw, dict):
         raise ValueError(f"expected an object, got {_short(raw)}")
     hints = _hints(kind)  # type: ignore[arg-type]

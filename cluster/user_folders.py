@@ -1,4 +1,4 @@
-"""Folders that the environment names on this machine, and where to go when it names none that can be used."""
+"""Folders of this user for sockets, temporary files and caches, with fallbacks if the environment names none."""
 
 import os
 import re
@@ -10,14 +10,14 @@ from pathlib import Path
 from cluster.errors import ConfigError
 
 _RUNTIME_MOST = 64  # bytes: a control socket in it has a hashed name, and the kernel allows 107 for its path
-_PLAIN = re.compile(r"/[\w./+@:%,=~-]*")  # ssh splits the path of a control socket at blanks, and has signs of its own
+_PLAIN = re.compile(r"/[\w./+@:%,=~-]*")  # ssh splits a control socket's path at blanks, and expands some characters
 
 
 def runtime_folder() -> Path:
     """Return this user's folder for control sockets, which no other user may enter.
 
-    That is below XDG_RUNTIME_DIR where that is there, ours, writable and short, else below the temporary folder.
-    Raises ConfigError if another's is in its place, or if there is no usable folder at all.
+    It is below XDG_RUNTIME_DIR if that exists, is ours, writable and short, else below the temporary folder. Raises
+    ConfigError if another user's folder is in its place, or if there is no usable folder at all.
     """
     tried = []
     for base in dict.fromkeys(_runtime_bases()):
@@ -47,15 +47,15 @@ def _runtime_bases() -> Iterator[Path]:
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files. Unlike tempfile's it needs no room on the disk to be found."""
+    """Return the folder for temporary files. Unlike tempfile's, it is found even if the disk is full."""
     try:
         return Path(tempfile.gettempdir())
-    except OSError:  # none takes a file now: the disk is full, say
+    except OSError:  # no folder takes a file now, for example because the disk is full
         return Path("/tmp")
 
 
 def _may_be_used(base: Path, folder: Path) -> bool:
-    """Return True if this user can make sockets below it, and nobody else can put something in their place."""
+    """Return True if this user can make sockets in the folder and no other user can replace it."""
     try:
         found = base.stat()
     except OSError:
@@ -74,9 +74,9 @@ def _refuse_others(folder: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where this user's tasks keep what the next one may want, readable by nobody else.
+    """Return the folder for this user's caches, which no other user can read.
 
-    That is below XDG_CACHE_HOME or ~/.cache, and beside the control sockets where those cannot be written.
+    It is below XDG_CACHE_HOME or ~/.cache, or beside the control sockets if those cannot be written.
     """
     home = Path(home_folder() or "/nonexistent")
     named = os.environ.get("XDG_CACHE_HOME", "")
@@ -87,7 +87,7 @@ def cache_folder() -> Path:
 
 
 def home_folder() -> str:
-    """Return this user's home; "" where neither HOME nor the list of users has one."""
+    """Return this user's home, "" if neither HOME nor the list of users has one."""
     home = os.path.expanduser("~")  # noqa: PTH111 - Path.expanduser raises where there is none
     return home if home.startswith("/") else ""
 

@@ -1,4 +1,4 @@
-"""The files that `hosts.write` leaves for every other task; what a person changed in one is never lost unasked."""
+"""Files that `hosts.write` makes for the other tasks. A person's edits are never overwritten without --force."""
 
 import difflib
 import hashlib
@@ -19,7 +19,7 @@ MOST_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One file to be written: its new text, and what of a person's would be lost by that."""
+    """File to be written: its new text, and the edits of a person that would be lost."""
 
     path: Path
     text: str
@@ -31,9 +31,10 @@ class Target:
 
 
 def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
-    """A file that is ours from its first line to its last, a mark, by which an edited one is known.
+    """Return the target for a file that is generated completely. Its last line is a mark that shows later edits.
 
-    by: the task that writes it.
+    Args:
+        by: the task that writes it.
     """
     mark = _MARK.format(by=by)
     new = f"{text}{mark}{_digest(text)}\n"
@@ -46,7 +47,7 @@ def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
 
 
 def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
-    """Fields of one table of a cluster file, everything else in it as the operator wrote it."""
+    """Return the target for fields of one table of a cluster file. The rest stays as the operator wrote it."""
     text, there = decode(path)
     own = there.get(table, {})
     lines = text.splitlines()
@@ -59,9 +60,9 @@ def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
 
 
 def write(targets: Sequence[Target], *, force: bool) -> str:
-    """Writes what differs; what of a person's was replaced by that, as text.
+    """Write the files that differ. Return a text with the replaced edits, "" if there are none.
 
-    Raises NothingToDo if all is so already; ConfigError rather than lose what a person wrote, unless `force`.
+    Raises NothingToDo if no file differs. Raises ConfigError, unless `force`, if a person's edits would be lost.
     """
     if all(t.is_so_already for t in targets):
         raise NothingToDo(f"{targets[0].path} and what belongs to it are so already")
@@ -74,7 +75,7 @@ def write(targets: Sequence[Target], *, force: bool) -> str:
 
 
 def write_all(targets: Sequence[Target]) -> str:
-    """Writes what differs, whoever wrote it; what of a person's was replaced by that, as text."""
+    """Write the files that differ, even over a person's edits. Return a text with these edits, "" if there are none."""
     for target in targets:
         if not target.is_so_already:
             write_atomically(target.path, target.text)
@@ -92,7 +93,7 @@ def _digest(text: str) -> str:
 
 
 def _is_ours(text: str, mark: str) -> bool:
-    """Whether the last line is our mark on exactly what is above it."""
+    """Return True if the last line is our mark with the digest of the text above it."""
     above, found, digest = text.rpartition(mark)
     return bool(found) and digest.strip() == _digest(above)
 

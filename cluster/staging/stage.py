@@ -1,4 +1,4 @@
-"""`inv stage`: data between S3 and all hosts, each for itself."""
+"""`inv stage`: transfers data between S3 and all hosts. Each host transfers its own part."""
 
 import os
 import re
@@ -23,43 +23,46 @@ from cluster.ssh.secret_variables import why_secret
 from cluster.terminal import counted, print_json
 
 SILENCE_S = 30.0
-_SHOWN = 10  # objects of one reason, and reasons
+_SHOWN = 10  # most objects named per reason, and most reasons
 _PROBE_S = 20.0
 _S3 = "cluster.staging.onhost.s3"
-# In the folder, or in the nearest one above it that is there: what is asked changes nothing.
+# Writes a probe file in the folder, or in the nearest one above it that exists, so that no folder is made.
 _PROBE = """d={folder}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; : >"$d"/{name} && printf %s%s {name} "$d" """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRequest:
-    """What is staged where."""
+    """Arguments of a stage: bucket, prefix, folder and options."""
 
     bucket: str
     prefix: str
     folder: str  # on every host, absolute
     upload: bool = False
     untar: bool = False
-    endpoint: str | None = None  # S3 elsewhere than at AWS
+    endpoint: str | None = None  # URL of an S3 service other than AWS
     environment: Mapping[str, str] = field(default_factory=dict)  # for boto3 on the hosts; goes over stdin
-    plan: bool = False  # only say what would be moved
-    silence_s: float = SILENCE_S  # without a byte or an answer: S3 is given up
+    plan: bool = False  # only report what would be moved
+    silence_s: float = SILENCE_S  # a host gives up on S3 after so long without a byte or an answer
 
 
 @dataclass(frozen=True)
 class Staged:
-    """How it went on one host."""
+    """Result of a stage on one host."""
 
     host: Host
     error: str | None
     said: Mapping[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return this result as a dict for JSON."""
         return {"host": self.host.address, "rank": self.host.rank, "error": self.error, **self.said}
 
 
 def request_of(source: str, target: str, *, upload: bool = False, **options: Any) -> StageRequest:
-    """S3 first to stage, last to upload. Raises ConfigError for anything else."""
+    """Return the request for a source and a target. Raises ConfigError if they are no S3 URL and absolute path.
+
+    The S3 URL is the source, or with `upload` the target.
+    """
     url, folder = (target, source) if upload else (source, target)
     match = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
     if not match:
@@ -74,7 +77,7 @@ def request_of(source: str, target: str, *, upload: bool = False, **options: Any
 
 
 def environment_of(words: Sequence[str], here: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """NAME=VALUE, or NAME alone for the value that it has here. Raises ConfigError.
+    """Return the variables of --env: NAME=VALUE, or NAME for its value on this machine. Raises ConfigError.
 
     The values go to the hosts over stdin. A secret must not be on a command line on this machine either.
     """
@@ -99,12 +102,15 @@ def stage(
     python: str,
     on_progress: Callable[[Mapping[Host, tuple[int, int]]], None] | None = None,
 ) -> list[Staged]:
-    """Every host moves its part: all of it to a folder of its own, a share by names to one that all of them see."""
+    """Let every host move its part. Return a result for each host.
+
+    A host moves everything to its own folder. If all hosts share the folder, each moves a share of the objects by name.
+    """
     shared = is_shared(reach, hosts, request.folder)
     place = {h: n for n, h in enumerate(hosts)}
     at: dict[Host, tuple[int, int]] = {}
     frames: dict[Host, Frames] = {h: Frames() for h in hosts}
-    ends: dict[Host, list[Any]] = {h: [] for h in hosts}  # what was said but for progress, which is too long to be kept
+    ends: dict[Host, list[Any]] = {h: [] for h in hosts}  # records except progress, which would be too long to keep
     common = {**vars(request), "environment": dict(request.environment)}
 
     def own(host: Host) -> dict[str, Any]:
@@ -127,7 +133,10 @@ def stage(
 
 
 def of_one_list(staged: Sequence[Staged]) -> list[Staged]:
-    """Of hosts that share out one folder: who saw another list than the longest may have left out some of its part."""
+    """Return the results with errors for hosts of a shared folder that listed other objects than the longest list.
+
+    Such a host may have left out some of its part.
+    """
     seen = {s.host: tuple(s.said["seen"]) for s in staged if "seen" in s.said}
     most = max(seen.values(), default=())
 
@@ -143,14 +152,18 @@ def of_one_list(staged: Sequence[Staged]) -> list[Staged]:
 
 
 def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
-    """Whether the folder is one and the same on all hosts: what one writes there or above it, all the others see."""
+    """Return True if all hosts share the folder.
+
+    One host writes a probe file in it, or in the nearest folder above it that exists. All others must see that file.
+    """
     limits = Limits(total_s=_PROBE_S)
     name = f".dlami-probe-{secrets.token_hex(6)}"
     for first in hosts[:-1]:
         made = reach.run([first], _PROBE.format(folder=shlex.quote(folder), name=name), limits=limits)[first]
         if made.exit_code is None:
-            continue  # it will fail by itself; the next one can tell as well
-        probe = shlex.quote(f"{made.text.rpartition(name)[2]}/{name}")  # a shell that talks first has said other things
+            continue  # it will fail later by itself; the next host serves as well
+        # The shell's start-up files may have printed something before the name.
+        probe = shlex.quote(f"{made.text.rpartition(name)[2]}/{name}")
         try:
             seen = reach.run([h for h in hosts if h != first], f"[ -e {probe} ]", limits=limits)
         finally:
@@ -161,7 +174,7 @@ def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
 
 
 def lines(staged: Sequence[Staged], *, plan: bool = False) -> str:
-    """A line per host, with its rate; those that failed alike, or would get the same, together."""
+    """Return a line per host with its rate. Hosts with the same failure, or the same plan, share a line."""
     same: dict[tuple[str, str], list[str]] = {}
     for s in staged:
         text = f"FAILED: {s.error}" if s.error else _would_move(s.said) if plan else _moved(s.said)
@@ -186,7 +199,7 @@ def _would_move(said: Mapping[str, Any]) -> str:
 
 
 def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], str]:
-    """A function that says how far all hosts together are."""
+    """Return a function that formats the progress of all hosts together."""
 
     def text(at: Mapping[Host, tuple[int, int]]) -> str:
         done, total = (sum(v) for v in zip(*at.values(), strict=True))
@@ -199,7 +212,7 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
 
 
 def staged(result: Result) -> Staged:
-    """How it went, by what the host said."""
+    """Return the result of a host from its output."""
     return how_it_went(result.host, Frames().feed(result.whole_stdout), _no_answer(result))
 
 
@@ -208,7 +221,11 @@ def _no_answer(result: Result) -> str:
 
 
 def how_it_went(host: Host, records: Sequence[Mapping[str, Any]], otherwise: str) -> Staged:
-    """How it went on a host by what its program said; `otherwise` is the error if it said neither."""
+    """Return the result of a host from its program's records.
+
+    Args:
+        otherwise: the error if the records have neither a result nor an error.
+    """
     said = next((r["result"] for r in reversed(records) if "result" in r), None)
     error = next((r["error"] for r in reversed(records) if "error" in r), None)
     if said is None:
@@ -219,7 +236,7 @@ def how_it_went(host: Host, records: Sequence[Mapping[str, Any]], otherwise: str
 
 
 def not_moved(said: Mapping[str, Any]) -> str:
-    """Name the objects that were not moved, those with the same reason together, and count what is too much to read."""
+    """Return a text with the objects that were not moved, grouped by reason. Long lists are cut and counted."""
     reasons: dict[str, list[str]] = {}
     for key, why in said["failed"].items():
         reasons.setdefault(why, []).append(key)
@@ -232,7 +249,7 @@ def not_moved(said: Mapping[str, Any]) -> str:
 
 
 def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *, as_json: bool) -> int:
-    """Stage, say how it went; the exit code."""
+    """Stage, print the results, and return the exit code."""
     from cluster.run.progress import StatusLine
 
     line, text = StatusLine(), total_progress(time.monotonic())

@@ -1,4 +1,4 @@
-"""`inv data.status`: what data each host has in a folder, and whether all have the same."""
+"""`inv data.status`: compares the data in a folder between hosts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ _LOOK = "cluster.staging.onhost.look"
 def status(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str
 ) -> tuple[FanOut, dict[Host, dict[str, Any]]]:
-    """What every host has in a folder, as `look` says it."""
+    """Return the fan-out's results, and the data that each host has in a folder, as `look` reports it."""
     return ask(reach, hosts, program(_LOOK, folder, python=cluster.python), limits=Limits(total_s=600))
 
 
 def status_lines(results: FanOut, found: Mapping[Host, Mapping[str, Any]]) -> tuple[str, bool]:
-    """Hosts with equal data together, and whether all have the same and all of it."""
+    """Return a line for each group of hosts with equal data, and True if all hosts have the same, complete data."""
     same: dict[str, list[str]] = {}
     usual = Counter(v["sample"] for v in found.values()).most_common(1)
     for host, result in results.items():

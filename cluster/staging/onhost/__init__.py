@@ -1,1 +1,1 @@
-"""What runs on each host of a stage. `look` is sent; `s3` runs under the project's own environment."""
+"""Staging programs that run on each host. `look` is sent to it, `s3` runs in the project's own environment."""

@@ -1,4 +1,4 @@
-"""An archive unpacked as it comes: below one folder, through no link of its own, and no larger than it may become."""
+"""Unpacking of an archive as it arrives: only below one folder, through none of its own links, up to a maximum size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import posixpath
 import tarfile
 from typing import Any
 
-_TIMES = 64  # as large as an archive may become; text is packed to a tenth or a twentieth
-_SMALL = 64 << 20  # bytes that any archive may become
-_MEMBER = 1024  # bytes that a member counts at least: millions of empty files are a burden too
+_TIMES = 64  # largest ratio of contents to archive; text compresses ten to twenty times
+_SMALL = 64 << 20  # bytes of contents that any archive may have
+_MEMBER = 1024  # least bytes counted per member: millions of empty files are a burden, too
 
 
 def unpack(stream: Any, size: int, folder: str) -> None:
-    """Unpack a tar, compressed or not, of so many bytes into a folder. Raises OSError and tarfile.TarError."""
+    """Unpack a tar, compressed or not, into a folder. Raises OSError and tarfile.TarError.
+
+    Args:
+        size: bytes of the archive, which limit the size of its contents.
+    """
     left, links = max(_SMALL, _TIMES * size), set()
     with tarfile.open(fileobj=stream, mode="r|*") as tar:
         for member in tar:
@@ -31,7 +35,7 @@ def unpack(stream: Any, size: int, folder: str) -> None:
 
 
 def _with_folders(name: str) -> list[str]:
-    """A path and all the folders above it."""
+    """Return a path and all the folders above it."""
     found = [name]
     while "/" in name.strip("/"):
         name = posixpath.dirname(name)

@@ -1,4 +1,4 @@
-"""boto3's client and its transfer layer as a stage wants them, and what went wrong in a sentence."""
+"""Configuration of boto3's S3 client and transfers for a stage, and texts for its errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ _NO_CREDENTIALS = (
 )
 
 CONNECT_S = 5.0
-ANSWER_S = 20.0  # without a byte; then a request is put again, before S3 is given up as silent
+ANSWER_S = 20.0  # without a byte, after which a request is retried; this is shorter than the limit for giving up
 
 
 def client_of(endpoint: str | None) -> tuple[Any, Any]:
-    """A client of S3, or of what answers at this address as S3 does, and how its transfers go."""
+    """Return an S3 client, and the configuration of its transfers.
+
+    Args:
+        endpoint: URL of an S3-compatible service, None for AWS.
+    """
     import boto3
     from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
@@ -30,7 +34,7 @@ def client_of(endpoint: str | None) -> tuple[Any, Any]:
 
 
 def sentence(e: Exception) -> str:
-    """What went wrong: what to do without credentials, else with the file's name if there is one."""
+    """Return the text of an error, with the file's name if there is one. Without credentials it says what to do."""
     if type(e).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return _NO_CREDENTIALS
     if isinstance(e, OSError) and e.strerror:

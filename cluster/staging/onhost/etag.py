@@ -1,4 +1,4 @@
-"""S3's own checksum of an object, computed from a file: what arrived is compared with what is kept there."""
+"""S3's own checksum of an object, computed from a file, to compare what arrived with what is stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BLOCK = 1 << 20
 
 
 def is_checksum(head: dict[str, Any]) -> bool:
-    """Whether an object's ETag is made of MD5 sums. With a KMS key or a customer's key it is not."""
+    """Return True if an object's ETag is made of MD5 sums. With a KMS key or a customer's key it is not."""
     return (
         bool(re.fullmatch(r'"?[0-9a-f]{32}(-\d+)?"?', head["ETag"]))
         and head.get("ServerSideEncryption") not in ("aws:kms", "aws:kms:dsse")
@@ -20,7 +20,12 @@ def is_checksum(head: dict[str, Any]) -> bool:
 
 
 def etag_of(file: BinaryIO, part_bytes: int | None, heard: Callable[[], None] = lambda: None) -> str:
-    """The ETag that S3 gives to a file's bytes: sent whole, or in parts of this size. `heard` is told of each block."""
+    """Return the ETag that S3 gives to a file's bytes.
+
+    Args:
+        part_bytes: size of the parts in which the file was sent, None if it was sent in one.
+        heard: called after each block.
+    """
     size = file.seek(0, 2)
     file.seek(0)
     if part_bytes is None:

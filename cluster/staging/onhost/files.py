@@ -1,4 +1,4 @@
-"""The files below a folder: all of them, or an error that names what could not be read."""
+"""Listing of the files below a folder, complete, or an error that names the unreadable path."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from cluster.ssh.onhost.part import is_part
 
 
 def files_below(top: str, heard: Callable[[], None] = lambda: None) -> dict[str, int]:
-    """Path below `top` and size of every file, in order, our unfinished ones too; not through links to folders.
+    """Return path below `top` and size of every file, in order, including our unfinished files.
 
-    `heard` is told of each name. Raises OSError where a folder or what is in it cannot be read.
+    Links to folders are not followed. Raises OSError if a folder or its contents cannot be read.
+
+    Args:
+        heard: called for each name.
     """
     found = {}
     for path in _walk(top, heard):
@@ -24,7 +27,7 @@ def files_below(top: str, heard: Callable[[], None] = lambda: None) -> dict[str,
 
 
 def finished(files: dict[str, int]) -> dict[str, int]:
-    """Those of them that are whole: an archive on its way is a whole folder of unfinished ones."""
+    """Return the finished files. Everything in the folder of an unfinished archive is unfinished."""
     return {below: size for below, size in files.items() if not any(map(is_part, below.split("/")))}
 
 
@@ -37,7 +40,7 @@ def _walk(top: str, heard: Callable[[], None]) -> Iterator[str]:
         except FileNotFoundError:
             if folder == top:
                 raise
-            continue  # gone since its name was read
+            continue  # removed since its name was read
         with names:
             for entry in names:
                 heard()
@@ -48,7 +51,7 @@ def _walk(top: str, heard: Callable[[], None]) -> Iterator[str]:
 
 
 def _size_of_file(path: str) -> int | None:
-    """None for a link that leads nowhere, a socket, a device, and what is gone since its name was read."""
+    """Return the size of a file. None for a broken link, a socket, a device, or a file removed meanwhile."""
     try:
         found = os.stat(path)
     except OSError as e:

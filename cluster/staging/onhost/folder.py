@@ -1,4 +1,4 @@
-"""Where what is staged is written: below one folder, through no link that is in it, under its name when it is whole."""
+"""Destination folder of a stage. Files are written below it, through none of its links, and named when complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.ssh.onhost.part import open_part, part_of
 
 
 class Folder:
-    """The folder on this host."""
+    """Destination folder on this host."""
 
     def __init__(self, top: str) -> None:
         self.top = top
@@ -20,11 +20,11 @@ class Folder:
         self._mode = 0o666 & ~_umask()
 
     def path_of(self, below: str) -> str:
-        """The path of what is called so below it."""
+        """Return the path of a name below the folder."""
         return os.path.join(self.top, below)
 
     def has(self, below: str, modified: float, size: int | None = None) -> bool:
-        """Whether a file of this size and time is there, or a folder of this time without a size."""
+        """Return True if a file of this size and time is there. Without a size, a folder of this time."""
         try:
             found = os.lstat(self.path_of(below))
         except OSError:
@@ -33,7 +33,7 @@ class Folder:
         return kind_fits and int(found.st_mtime) == int(modified) and size in (None, found.st_size)
 
     def write(self, below: str, modified: float, fill: Callable[[BinaryIO], None]) -> None:
-        """Make a file of what `fill` writes, with this time, if `fill` raises nothing. Raises OSError."""
+        """Create a file atomically from what `fill` writes, with this time. Raises OSError, and what `fill` raises."""
         path = self._prepared(below)
         if os.path.isdir(path) and not os.path.islink(path):
             raise OSError(0, "is a folder here and an object there", path)
@@ -51,7 +51,7 @@ class Folder:
                 raise
 
     def write_folder(self, below: str, modified: float, fill: Callable[[str], None]) -> None:
-        """Make a folder of what `fill` writes into the one that it is given; all of it or nothing. Raises OSError."""
+        """Create a folder atomically from what `fill` writes into the folder that it gets. Raises OSError."""
         path = self._prepared(below)
         part = part_of(path)
         shutil.rmtree(part, ignore_errors=True)
@@ -66,7 +66,7 @@ class Folder:
             shutil.rmtree(part, ignore_errors=True)
 
     def _prepared(self, below: str) -> str:
-        """The path, its folders made. A link below the top is not followed, wherever it leads."""
+        """Make the folders above a file and return its path. Raises OSError if one of them is a link or a file."""
         path, *names = self.top, *below.split("/")
         if not self._made:
             os.makedirs(path, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which file each key becomes: one for every key, all of them below the folder, and never two keys in one place."""
+"""File paths for S3 keys: each key gets its own path below the folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LONGEST = 255  # bytes of a name on every file system that we know
 
 
 class Prefix(NamedTuple):
-    """What is asked for of a bucket."""
+    """Requested part of a bucket."""
 
-    listed: str  # all keys that begin so
-    above: str  # what of a key is not part of the file's path
+    listed: str  # beginning of all keys
+    above: str  # part of each key that is left out of the file's path
 
     @classmethod
     def of(cls, text: str) -> Prefix:
-        """A prefix is a folder, `train` as well as `train/`; with a star at its end it is the beginning of names."""
+        """Return the prefix for a text. `train` and `train/` are a folder, `train*` is the beginning of names."""
         if text.endswith("*"):
             return cls(text[:-1], text[:-1].rpartition("/")[0] + "/" if "/" in text else "")
         folder = text if text.endswith("/") or not text else f"{text}/"
@@ -29,20 +29,20 @@ class Prefix(NamedTuple):
 
 
 def suffix_of(key: str) -> str:
-    """The end of its name that makes it an archive, "" if it is none."""
+    """Return the suffix that makes the key an archive, "" if it is none."""
     name = key.rpartition("/")[2]
     return next((s for s in TARS if name.endswith(s) and name != s), "")
 
 
 def digest_of(keys: Iterable[str]) -> str:
-    """The same for the same keys, in whatever order they were listed."""
+    """Return a digest of the keys, independent of their order."""
     return hashlib.sha256("\0".join(sorted(keys)).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def places(keys: Iterable[str], above: str, *, untar: bool = False) -> tuple[dict[str, str], dict[str, str]]:
-    """Each key's path below the folder, and of those that have none, why. Keys that end in a slash are no files.
+    """Return each key's path below the folder, and the reasons for the keys that have none.
 
-    With `untar` an archive's path is that of the folder which it becomes.
+    Keys that end in a slash are not files. With `untar` an archive's path is that of its unpacked folder.
     """
     found: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -62,7 +62,7 @@ def places(keys: Iterable[str], above: str, *, untar: bool = False) -> tuple[dic
 
 
 def _why_no_path(below: str) -> str:
-    """Why a file cannot be called so, "" if it can."""
+    """Return why a file cannot have this path, "" if it can."""
     names = below.split("/")
     if ".." in names:
         return "'..' in it leads out of the folder"
@@ -80,7 +80,7 @@ def _why_no_path(below: str) -> str:
 
 
 def _meetings(found: Mapping[str, str]) -> dict[str, str]:
-    """Keys that would be written where another one is, with the other one's name."""
+    """Return the keys that would be written to the place of another key, with a text that names the other."""
     first: dict[str, str] = {}
     met: dict[str, str] = {}
     folders: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What data a host has in a folder."""
+"""Report of the data in a folder of this host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BYTES = 64 << 10
 
 
 def look(folder: str) -> dict[str, Any]:
-    """Counts, bytes, shards, and a checksum over names, sizes and samples of the contents.
+    """Return counts, bytes, shards, and a checksum over names, sizes and samples of the contents.
 
-    Raises OSError where a folder or what is in it cannot be read.
+    Raises OSError if a folder or its contents cannot be read.
     """
     there = files_below(folder) if os.path.isdir(folder) else {}
     files = list(finished(there).items())
@@ -40,5 +40,5 @@ def look(folder: str) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    """Say what is in the folder."""
+    """Report the data in the folder."""
     say(look(folder))

@@ -1,7 +1,7 @@
-"""One host's part in staging: what it is asked for, moved; how far it is and how it went, said in frames.
+"""One host's part in a stage: moves its objects, and reports progress and result in frames.
 
-Whoever may read the bucket is decided by the host's instance role, or by what boto3 finds in the environment it is
-given. boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT where there is one.
+The host's instance role, or the credentials that boto3 finds in its environment, decide about access to the bucket.
+boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT if it is installed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cluster.staging.onhost.keys import Prefix, digest_of, places, suffix_of
 from cluster.staging.onhost.silence import Silence
 
 _SHOW_S = 0.5
-MOST_NAMED = 10_000  # objects that could not be moved; the answer has to stay readable
+MOST_NAMED = 10_000  # failed objects in the result, which has to stay readable
 _SMALL_AT_ONCE = 16
-_TIME = "dlami-mtime-ns"  # of the file that an object of ours was sent from, in the object's metadata
-_CLEAN_S = 2.0  # for the removal of parts on a disk that may be what hangs
+_TIME = "dlami-mtime-ns"  # metadata key for the mtime of the file that an object was uploaded from
+_CLEAN_S = 2.0  # limit for removing partial files, because the disk itself may hang
 
 
 class Item(NamedTuple):
-    """An object and its place below the folder."""
+    """Object in S3 and its path below the folder."""
 
     key: str
     below: str
@@ -42,7 +42,7 @@ class Item(NamedTuple):
 
 
 class Staging:
-    """What this host was asked for."""
+    """Transfer of this host's part of a stage."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._asked, self._bucket = asked, asked["bucket"]
@@ -57,18 +57,18 @@ class Staging:
         self._silence = Silence(asked["silence_s"], self._end_in_silence)
 
     def end(self) -> None:
-        """Give up: what is being moved is broken off at its next piece and its part removed."""
+        """Give up: running transfers stop at their next piece and remove their partial files."""
         self._ending.set()
 
     def move_all(self) -> dict[str, Any]:
-        """Do it, or with `plan` only look; what was moved, and what could not be."""
+        """Move this host's objects, or with `plan` only count them. Return counts, and the objects that failed."""
         with self._silence.watched(self._s3):
             return self._move_all(time.monotonic())
 
     def _move_all(self, began: float) -> dict[str, Any]:
         items = self._files_here() if self._asked["upload"] else self._objects()
         part, parts = self._asked["part"]
-        mine = items[part::parts]  # every n-th where the hosts share the folder, all otherwise
+        mine = items[part::parts]  # every n-th if the hosts share the folder, else all
         self._total = sum(item.size for item in mine)
         refused = dict(list(self._refused.items())[part::parts])
         failed: dict[str, str] = {}
@@ -119,7 +119,7 @@ class Staging:
             self._files += 1
 
     def _objects(self) -> list[Item]:
-        """Every object that was asked for and can be a file here. Raises LookupError if there is none."""
+        """Return the requested objects that can be files here. Raises LookupError if there is none."""
         prefix = Prefix.of(self._asked["prefix"])
         listed = self._listed(prefix.listed)
         if not listed:
@@ -130,17 +130,17 @@ class Staging:
         return [Item(key, below, *listed[key]) for key, below in found.items()]
 
     def _listed(self, prefix: str) -> dict[str, tuple[int, float]]:
-        """Size and time of everything that begins so and is no folder."""
+        """Return size and time of all keys with this prefix that are not folders."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
         return dict(_size_and_time(o) for p in pages for o in p.get("Contents", ()) if not o["Key"].endswith("/"))
 
     def _one_object(self) -> dict[str, tuple[int, float]]:
-        """The object that is called exactly as the prefix, if there is one."""
+        """Return the object whose key is exactly the prefix, if there is one."""
         page = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=self._asked["prefix"], MaxKeys=1)
         return dict(_size_and_time(o) for o in page.get("Contents", ()) if o["Key"] == self._asked["prefix"])
 
     def _nothing_there(self) -> str:
-        """That nothing is called so, and what is there instead."""
+        """Return the error for a prefix without objects, with the names that exist beside it."""
         prefix = self._asked["prefix"]
         above = prefix.rstrip("/*").rpartition("/")[0]
         above += "/" * bool(above)
@@ -168,12 +168,12 @@ class Staging:
         self._folder.write(item.below, item.modified, fill)
 
     def _untar(self, item: Item) -> None:
-        """A tar becomes a folder of its name, all of it or none."""
+        """Unpack a tar into a folder of its name, atomically."""
 
         def fill(folder: str) -> None:
             body = _Counted(self._s3.get_object(Bucket=self._bucket, Key=item.key)["Body"], self._moved)
             unpack(body, item.size, folder)
-            while body.read(1 << 16):  # what follows the archive's end
+            while body.read(1 << 16):  # the bytes after the archive's end
                 pass
             if body.size != item.size:
                 raise OSError(f"{body.size} bytes came of {item.size}")
@@ -190,7 +190,11 @@ class Staging:
             raise OSError(f"{size} bytes are there of {after.st_size}: it changed while it was sent; stage it again")
 
     def _is_in_s3(self, item: Item) -> bool:
-        """By its checksum; where S3 keeps none that says it, by the time of the file that we sent."""
+        """Return True if the object equals the file.
+
+        It compares checksums. If S3 has none that can be computed, it compares the file's mtime with the one stored on
+        upload.
+        """
         with contextlib.suppress(self._s3.exceptions.ClientError):
             head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
             if head["ContentLength"] == item.size:
@@ -201,7 +205,10 @@ class Staging:
         return False
 
     def _check(self, item: Item, file: BinaryIO) -> None:
-        """Size, time, and the checksum where S3 keeps one that can be computed again."""
+        """Raise OSError unless size, time, and checksum of what arrived match the object in S3.
+
+        The checksum counts only if S3 has one that can be computed.
+        """
         size = file.seek(0, 2)
         head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
         if int(head["LastModified"].timestamp()) != int(item.modified):
@@ -210,7 +217,7 @@ class Staging:
             raise OSError(f"what arrived is not what is there ({size} bytes, ETag {head['ETag']})")
 
     def _is_same(self, item: Item, head: dict[str, Any], file: BinaryIO) -> bool | None:
-        """By the checksum; None where S3 keeps none that can be computed again."""
+        """Return True if the checksums match, None if S3 has none that can be computed here."""
         if not is_checksum(head):
             return None
         etag = head["ETag"].strip('"')
@@ -218,11 +225,11 @@ class Staging:
         if "-" in etag:
             part = self._s3.head_object(Bucket=self._bucket, Key=item.key, PartNumber=1)["ContentLength"]
             if part >= item.size and not etag.endswith("-1"):
-                return None  # the store does not say how it was cut
+                return None  # the service does not report the part size
         return etag_of(file, part, self._silence.heard) == etag
 
     def _while_moving(self, item: Item, move: Callable[[], None]) -> None:
-        """Remember its part while it is moved, for whoever ends this process."""
+        """Run `move` while its partial file is registered, so that it is removed if this process is ended."""
         part = part_of(self._folder.path_of(item.below))
         self._moving.add(part)
         try:
@@ -245,7 +252,7 @@ class Staging:
             raise InterruptedError("ended before it was whole")
 
     def _end_in_silence(self) -> None:
-        """Nothing moves any more. Threads that wait for S3 cannot be ended, so the process is."""
+        """End this process because nothing moves any more: threads that wait for S3 cannot be ended."""
         say({"error": self._why_silent()})
         cleaning = threading.Thread(target=self._remove_parts, daemon=True)
         cleaning.start()
@@ -268,7 +275,7 @@ class Staging:
 
 
 class _Counted:
-    """A stream that counts what is read of it."""
+    """Stream that counts the bytes read from it."""
 
     def __init__(self, body: Any, moved: Callable[[int], None]) -> None:
         self._body, self._moved, self.size = body, moved, 0
@@ -285,12 +292,20 @@ def _size_and_time(found: dict[str, Any]) -> tuple[str, tuple[int, float]]:
 
 
 def _seen(keys: list[str]) -> tuple[int, str]:
-    """What hosts that share a folder must have seen alike, or some of it is nobody's."""
+    """Return the number and the digest of the keys.
+
+    Hosts that share a folder must get the same, or some objects are in no host's part.
+    """
     return len(keys), digest_of(keys)
 
 
 def main(asked: dict[str, Any], own: dict[str, Any]) -> int:
-    """Do what all hosts are asked for and what is this one's own; the exit code."""
+    """Run this host's part of the stage. Return the exit code.
+
+    Args:
+        asked: parameters of all hosts.
+        own: parameters of this host.
+    """
     os.environ.update(asked["environment"])
     try:
         staging = Staging({**asked, **own})

@@ -1,4 +1,4 @@
-"""Noticing that nothing moves: an S3 that takes connections and never answers, a disk that hangs."""
+"""Stall watchdog: detects that nothing moves, because S3 never answers or a disk hangs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 
 class Silence:
-    """Hears of everything that moves; acts once, when nothing has for so long."""
+    """Watchdog that calls `act` once, when nothing has moved for `limit_s` seconds."""
 
     def __init__(self, limit_s: float, act: Callable[[], None]) -> None:
         self._limit_s, self._act, self._heard = limit_s, act, time.monotonic()
         self._over = threading.Event()
-        self.asked_of_disk: set[str] = set()  # paths of which this host's disk has not told yet what is there
+        self.asked_of_disk: set[str] = set()  # paths for which this host still waits for its disk
 
     @contextlib.contextmanager
     def watched(self, client: Any) -> Iterator[None]:
-        """While it lasts; every answer of this boto3 client counts as heard, whatever it says."""
+        """Watch until the context ends. Every response to this boto3 client counts as movement."""
         client.meta.events.register("response-received.s3", self._on_response)
         self.heard()
         threading.Thread(target=self._wait, daemon=True).start()
@@ -29,12 +29,12 @@ class Silence:
             self._over.set()
 
     def heard(self) -> None:
-        """Something has moved."""
+        """Record that something has moved."""
         self._heard = time.monotonic()
 
     @contextlib.contextmanager
     def asking_disk(self, path: str) -> Iterator[None]:
-        """While it lasts, it is the disk that is waited for, and not S3; its answer is heard."""
+        """Mark in the context that this host waits for its disk, not for S3. Its end counts as movement."""
         self.asked_of_disk.add(path)
         try:
             yield
