@@ -26,7 +26,7 @@ class Seen:
     why: str
     useful_at: float
     what: str
-    hours: float  # of all instances so far
+    hours: float  # hours of all instances so far
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> "Seen":
@@ -62,7 +62,7 @@ def keep(cluster: Cluster, seconds: float) -> None:
     """Write a keep request into the guard's folder on the master. Raises ClusterError if there is no guard."""
     wish = json.dumps({"id": secrets.token_hex(8), "seconds": seconds})
     folder = f"{_folder(cluster)}/keep"
-    # Everybody may write there: only a new file of our own is written, and the guard tells wishes apart by owner.
+    # Every user may write there: a request is a new file, and the guard attributes requests by the file's owner.
     command = (
         f"cd {shlex.quote(folder)} && new=$(mktemp ./.wish.XXXXXXXXXX) && cat >$new && chmod 644 $new && "
         'find . -maxdepth 1 -name "*.json" -user "$(id -u)" -delete && mv $new "./$(id -u)-${new##*.}.json"'

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--shared", required=True)
     parser.add_argument("verb", choices=("ready", "check", "list", "remove"))
     words = parser.parse_args(argv)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # what was begun is cleared away, as after Ctrl-C
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
         signal.signal(ending, signal.default_int_handler)
     try:
         with heard_of():
@@ -75,7 +75,7 @@ def _answer(verb: str, shared: str, given: Request) -> dict[str, Any]:
         return dataclasses.asdict(made)
     if verb == "check":
         return {"trouble": missing.trouble(given.words, Path(given.folder), given.interpreter, given.variables)}
-    from cluster.packages.stock import remove, stock  # here, like the other: a check takes no longer than it must
+    from cluster.packages.stock import remove, stock  # imported late, as above, to keep `check` fast
 
     if verb == "list":
         return dataclasses.asdict(stock(given.hosts, shared))

@@ -13,7 +13,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
 _SHELF = "cluster.packages.onhost.shelf"
-_LOOK = Limits(total_s=90)  # what an interrupted copy of another build left may have to be removed
+_LOOK = Limits(total_s=90)  # includes the removal of an interrupted copy of another build
 
 
 def lacking(

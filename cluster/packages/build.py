@@ -27,18 +27,18 @@ from cluster.packages.recipe import LOCK, Recipe, environment_id
 from cluster.user_folders import cache_folder
 
 Say = Callable[[str], None]
-INSTALLED = "installed.txt"  # what the first build of an environment came to, so that another comes to the same
-_WORD_S = 20.0  # how often a build that goes on says what it does
+INSTALLED = "installed.txt"  # versions that the first build installed, so that later builds install the same
+_WORD_S = 20.0  # interval of progress messages during a build
 _LOOK_S = 0.2
-_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s'\"]+@")  # a user and password
-_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # what signed addresses carry
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s'\"]+@")  # user and password in an address
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # query string of a signed address
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Paths of an environment on a host's own disk, equal on all hosts."""
 
-    place: Path  # of this user's environments
+    place: Path  # folder of this user's environments
     id: str
 
     @property
@@ -181,7 +181,7 @@ def complaint(lines: Sequence[str]) -> str:
     if errors and errors[-1] != "Exception:":
         return errors[-1] if "from versions" not in "".join(errors[-2:-1]) else errors[-2]
     for n, line in enumerate(lines):
-        if line.lstrip().startswith(("×", "error:")):  # uv tells the reason in the lines below
+        if line.lstrip().startswith(("×", "error:")):  # uv prints the reason in the lines below
             words = " ".join(" ".join(lines[n : n + 6]).split())
             return re.sub(r"^(?:×|error:) ", "", re.sub(r"[╰├]─▶ ", "", words).replace(" cause: ", ": "))[:400]
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
@@ -206,7 +206,7 @@ def uv_settings(pip_config: str, environment: Mapping[str, str]) -> dict[str, st
     }
     found: dict[str, str] = {}
     settings = [line.partition("=")[::2] for line in pip_config.splitlines()]
-    for section in ("global", "install", ":env:"):  # the later wins
+    for section in ("global", "install", ":env:"):  # later sections take precedence
         for name, value in settings:
             variable = names.get(name.removeprefix(f"{section}."))
             if variable and not environment.get(variable):

@@ -24,7 +24,7 @@ from cluster.ssh.result import FanOutError
 from cluster.terminal import counted
 from cluster.typed import from_json
 
-_SILENT_S = 60.0  # the master says every five seconds that it runs
+_SILENT_S = 60.0  # the master sends a heartbeat every five seconds
 _CHECK_S = 120.0
 _STOCK_S = 600.0
 
@@ -105,7 +105,7 @@ class Packages:
         """Return the answer to one verb. Raises ConfigError or ClusterError if that is an error."""
         cluster = self._cluster
         words = shlex.join([cluster.python, "-m", "cluster.packages", "--shared", cluster.shared, verb])
-        # In a session of its own it is told of an interruption, and clears away, also where this is the master.
+        # In its own session it gets a signal on interruption and cleans up, also if this machine is the master.
         command = f"cd {shlex.quote(cluster.project)} && exec setsid --wait {words}"
         frames = Frames()
 

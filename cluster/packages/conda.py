@@ -17,7 +17,7 @@ _HOMES = tuple(
 )
 _ACTIVATE_S = 60.0
 _THEN = "dlami: activated"
-# Of the shell that activates, or of no use to a rank.
+# Variables of the activating shell, or useless to a rank.
 _NOT_OURS = ("_", "SHLVL", "PWD", "OLDPWD", "PS1", "CONDA_PROMPT_MODIFIER")
 
 

@@ -43,7 +43,7 @@ def agreed_engine(reach: Reach, hosts: Sequence[Host], image: str) -> tuple[str,
     Raises ConfigError that names the hosts without any.
     """
     wanted = engines_for(image)
-    # `docker` on the PATH is not yet a daemon that answers, and lets this user in
+    # `docker` on PATH does not mean that its daemon answers and accepts this user
     script = "; ".join(
         f"command -v {e} >/dev/null && {'timeout 20 ' + e + ' info' if e == 'docker' else e + ' --version'} "
         f">/dev/null 2>&1 && echo {e}"

@@ -11,7 +11,7 @@ from cluster.errors import ConfigError
 class Kind(enum.StrEnum):
     """Kinds of environment that a user can request."""
 
-    REQUIREMENTS = "requirements"  # built on the master, brought to the others
+    REQUIREMENTS = "requirements"  # built on the master, copied to the other hosts
     VENV = "venv"
     CONDA = "conda"
     CONTAINER = "container"
@@ -23,7 +23,7 @@ class Wanted:
 
     kind: Kind
     what: str  # a file's name, a folder, an environment's name, an image
-    id: str = ""  # of what is built; "" before the master has said it, and where nothing is built
+    id: str = ""  # id of a built environment; "" until the master returns it, or if nothing is built
     binds: tuple[str, ...] = ()  # further folders of the host that a container sees
 
     @property
@@ -37,9 +37,10 @@ class Interpreter:
     """Prefix, variables and folder that a program's ranks get from their environment."""
 
     wanted: Wanted
-    prefix: tuple[str, ...] = ()  # before the program's own words
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # PATH: folders before the host's own
-    folder: str = ""  # what every host has for it; "" for an image in an engine's own store
+    prefix: tuple[str, ...] = ()  # words before the program's own
+    # PATH holds only the folders before the host's own
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folder: str = ""  # its folder on every host; "" for an image in an engine's own store
 
 
 def wanted_by(requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()) -> Wanted | None:

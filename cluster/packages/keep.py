@@ -32,7 +32,7 @@ def keep(shared: str, name: str, recipe: Recipe) -> None:
             folder.chmod(0o1777)  # every user of the cluster has files in it
         trusted_files.require_place(folder, f": as root on the master, 'chown root {folder} && chmod 1777 {folder}'")
         if os.path.lexists(_recipe(folder, name)):
-            _read(_recipe(folder, name))  # refuses another user's
+            _read(_recipe(folder, name))  # raises Untrusted for another user's file
         else:
             write_atomically(_recipe(folder, name), json.dumps(dataclasses.asdict(recipe)), mode=0o600)
     except trusted_files.Untrusted as e:
@@ -57,7 +57,7 @@ def kept_recipe(shared: str, name: str) -> Recipe:
 def keep_installed(shared: str, name: str, lines: str) -> None:
     """Store the versions that the first build has installed."""
     path = _installed(recipes_folder(shared), name)
-    with contextlib.suppress(OSError):  # without it the next build takes what is newest then
+    with contextlib.suppress(OSError):  # without it the next build takes the then newest versions
         if lines and not path.exists():
             write_atomically(path, lines, mode=0o600)
 

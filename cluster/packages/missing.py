@@ -24,7 +24,8 @@ def trouble(words: Sequence[str], folder: Path, interpreter: Interpreter | None,
     if not folder.is_dir():
         return f"{folder} is not on the master: the program runs in that folder on every host"
     own = dict(interpreter.variables) if interpreter else {}
-    first = own.pop("PATH", str(Path(sys.executable).parent))  # without an environment of its own it has the project's
+    # Without its own environment, the program gets the project's
+    first = own.pop("PATH", str(Path(sys.executable).parent))
     path = os.pathsep.join([first, variables.get("PATH") or os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, **own, **variables, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     prefix = interpreter.prefix if interpreter else ()
@@ -54,7 +55,7 @@ def trouble(words: Sequence[str], folder: Path, interpreter: Interpreter | None,
         )
         missing = json.loads(done.stdout)["missing"]
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError):
-        return ""  # what this says nothing about shows when the ranks start
+        return ""  # an inconclusive check: errors will show when the ranks start
     return sentence(missing, of)
 
 

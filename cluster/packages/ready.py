@@ -29,9 +29,9 @@ class Ready:
     """State of the environment on the hosts, or the state that changes would lead to."""
 
     interpreter: Interpreter
-    is_built: bool = False  # in this call; with a look alone: it would be
-    brought: tuple[str, ...] = ()  # the same, addresses of hosts
-    lacking: Mapping[str, str] = field(default_factory=dict)  # those that cannot run it, by address with why
+    is_built: bool = False  # in this call; without changes: it would be
+    brought: tuple[str, ...] = ()  # addresses of hosts it was, or would be, copied to
+    lacking: Mapping[str, str] = field(default_factory=dict)  # reason per host that cannot run it, by address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class _Here:
     """Context of a preparation on the master."""
 
     reach: Reach
-    cluster: Cluster  # its master is this machine
+    cluster: Cluster  # cluster whose master is this machine
     hosts: tuple[Host, ...]
     shared: str
     changes: bool
@@ -79,7 +79,7 @@ def _made(seat: _Here, wanted: Wanted, recipe: Recipe) -> Ready:
     lacks, failed = lacking(seat.reach, seat.hosts, where, changes=False) if is_there else (seat.hosts, {})
     if seat.changes:
         keep(seat.shared, where.id, recipe)
-    if not seat.changes or (is_there and not lacks):  # and nobody who builds is waited for
+    if not seat.changes or (is_there and not lacks):  # without waiting for another build
         addresses = tuple(h.address for h in lacks)
         return Ready(interpreter=interpreter, is_built=not is_there, brought=addresses, lacking=failed)
     with held(where, seat.say) as lock:

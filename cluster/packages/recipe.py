@@ -15,9 +15,9 @@ from cluster.errors import ConfigError
 from cluster.packages.interpreter import Kind, Wanted
 
 LOCK = "uv.lock"
-CONTAINER = "container"  # in its place: the engine that fetches an image, and its address
+CONTAINER = "container"  # main file of an image's recipe: the engine that fetches it, and its address
 PROJECT = "pyproject.toml"
-MOST_BYTES = 50 << 20  # of a file that goes along; as for code
+MOST_BYTES = 50 << 20  # largest file of a recipe; the same limit as for code
 _ARCHIVE = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".tgz")
 _REFERS = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=)?(\S.*)")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s|=)")
@@ -28,8 +28,8 @@ _LINKS = re.compile(r"(?:-f|--find-links)(?:\s+|=)(\S+)")
 class Recipe:
     """Files of a recipe, and which of them is installed."""
 
-    main: str  # among the files
-    files: Mapping[str, str]  # path below a folder of their own -> the bytes, in base64
+    main: str  # key of `files`
+    files: Mapping[str, str]  # relative path -> content in base64
     requires_python: str = ""  # as pyproject.toml has it, like ">=3.11"
 
     @property

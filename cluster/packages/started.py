@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-# Of each launcher the options that take a value, and those that take none, as argparse of its source has them.
+# Per launcher: options with a value, and options without; from the argparse code in its source.
 _OPTIONS = {
     "torchrun": (
         r"-[rt]|--(nnodes|nproc_per_node|rdzv_\w+|max_restarts|monitor_interval|start_method|role|log_dir|redirects|tee"
@@ -24,13 +24,13 @@ _OPTIONS = {
         r"--(no_local_rank|no_ssh_check|force_multi|save_pid|elastic_training|bind_cores_to_rank)",
     ),
 }
-LAUNCHERS = {  # by their modules
+LAUNCHERS = {  # module -> launcher
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-# A launcher starts its program with the interpreter that it has in its own first line.
+# A launcher starts its program with the interpreter in its own shebang line.
 _OF_LAUNCHER = 'read -r line <"$(command -v "$0")" && case $line in "#!"*python*) exec ${line#??} "$@" ;; esac'
 
 Started = tuple[list[str], dict[str, str]]

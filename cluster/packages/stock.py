@@ -15,7 +15,7 @@ from cluster.packages.keep import forget, kept_ids
 from cluster.ssh.fanout import Reach
 
 _DAY_S = 86400.0
-_NEW_S = 600.0  # what was used so lately may be of a job that begins at this moment
+_NEW_S = 600.0  # an environment used so recently may belong to a job that is just starting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class Environment:
 
     id: str
     what: str  # the file's name, or the image
-    made: str  # UTC; "" where only a part is left
-    hosts: tuple[str, ...]  # addresses of those that have it whole
-    partly: tuple[str, ...]  # and of those on which only a part is
-    bytes: int  # on the host where it takes most
-    idle_s: float  # since it was last used on any
+    made: str  # UTC; "" if incomplete
+    hosts: tuple[str, ...]  # addresses of hosts with the complete environment
+    partly: tuple[str, ...]  # addresses of hosts with an incomplete one
+    bytes: int  # largest size on any host
+    idle_s: float  # seconds since the last use on any host
     going_on: tuple[str, ...]  # jobs that run with it now
     ended: tuple[str, ...]  # jobs on record that would build it again if they were resumed
 

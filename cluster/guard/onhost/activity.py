@@ -28,24 +28,24 @@ from cluster.ssh.onhost.trusted_files import open_file, read_file
 
 EVERY_S = 30.0
 _FIRST_S = 3.0  # until the first report
-TOLD = "/run/dlami-guard.json"  # what the guard says, for tasks on this host
+TOLD = "/run/dlami-guard.json"  # copy of the guard's report, for tasks on this host
 BOOT = "/run/dlami-cluster/report.json"
 NVME = "/opt/dlami/nvme"  # where the DLAMI mounts instance storage
-_BUSY_CORES, _BUSY_GPU = 0.25, 10  # of one core; percent
+_BUSY_CORES, _BUSY_GPU = 0.25, 10  # cores; percent
 _MOVED_BYTES = 1 << 20
-_INIT = "1"  # gets the whole time of every orphan that it waits for, a rank's as well: hours of it in one look
+_INIT = "1"  # init reaps orphans, and their whole CPU time is added to its own at once
 _TICKS = os.sysconf("SC_CLK_TCK")
-_BEAT = struct.Struct("<Q4s")  # the beginning of a record of dlami/beat.py: its count, its mark
-# System services are not work, but for those in which people's own things run.
+_BEAT = struct.Struct("<Q4s")  # first fields of a record of dlami/beat.py: count, mark
+# System services do not count as work, except those that run users' programs.
 _SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[^/]*\.service")
 
 
 class Process(NamedTuple):
     """CPU time, bytes written and owner of a process, as the reporter needs them."""
 
-    cpu_s: float  # of itself and of children that have ended
-    moved: int  # bytes written, to wherever
-    is_job: bool  # a rank, or what only watches ranks and carries their words
+    cpu_s: float  # CPU time, including that of ended children
+    moved: int  # bytes written to any file
+    is_job: bool  # a rank, or a process that supervises ranks and forwards their output
     is_ours: bool
     is_service: bool
 
@@ -60,7 +60,7 @@ def processes() -> dict[tuple[str, str], Process]:
             serves_jobs = name.startswith(b"ssh") or b"cluster.jobs.supervise" in _read(f"/proc/{pid}/cmdline")
             in_a_unit = bool(_SERVICE.search(_read(f"/proc/{pid}/cgroup").decode(errors="replace")))
             variables = _read(f"/proc/{pid}/environ").split(b"\0")
-            moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: what only looks, as `inv top`, reads
+            moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: monitors such as `inv top` only read
             found[pid, fields[19].decode()] = Process(
                 cpu_s=sum(map(int, fields[11:15])) / _TICKS,
                 moved=moved,

@@ -27,11 +27,11 @@ from cluster.guard.onhost.history import Past, past
 from cluster.guard.onhost.policy import Terms
 
 ACTION = "dlami-guard"  # the name of the scheduled action
-TAG = "dlami-cluster:guard"  # of the groups: the terms
+TAG = "dlami-cluster:guard"  # tag of the groups that holds the terms
 _LIMIT_S = 20.0
 _VERSION = "2011-01-01"
 _UTC = datetime.timezone.utc  # noqa: UP017 - Python 3.9
-_PAGES = 20  # of a hundred activities of a group each, the newest first
+_PAGES = 20  # pages of a hundred activities per group, the newest first
 
 
 class Refused(Exception):
@@ -44,8 +44,8 @@ class Groups:
 
     terms: Terms
     instances: tuple[str, ...]  # the master's group's first
-    masters: int = 0  # how many these are
-    until: float | None = None  # the end that is set, where the terms hold none
+    masters: int = 0  # how many of them are in the master's group
+    until: float | None = None  # the scheduled end, if the terms are off
 
 
 class Api:
@@ -53,7 +53,7 @@ class Api:
 
     def __init__(self, region: str, cluster: str) -> None:
         self._region, self._names = region, (f"{cluster}-master", f"{cluster}-workers")
-        self.offset_s = 0.0  # AWS's clock less this machine's
+        self.offset_s = 0.0  # AWS's clock minus this machine's
         self.has_answered = False
 
     def now(self) -> float:
@@ -151,7 +151,7 @@ class Api:
         if at:
             offset = calendar.timegm(at) - time.time()
             self.has_answered = True
-            self.offset_s = offset if abs(offset) > 2 else 0.0  # the date has whole seconds
+            self.offset_s = offset if abs(offset) > 2 else 0.0  # the date has a resolution of one second
 
     def _request(self, action: str, given: Mapping[str, str]) -> urllib.request.Request:
         """Build a request with an AWS signature, version 4.

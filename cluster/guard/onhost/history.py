@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEAST_S = 60.0  # that are billed of an instance, however short it ran
+LEAST_S = 60.0  # least seconds that are billed per instance
 _INSTANCE = re.compile(r"(Launching a new|Terminating) EC2 instance: (i-[0-9a-f]+)")
-_TO_ZERO = re.compile(r"shrinking the capacity from \d+ to 0\b")  # a cause, in Auto Scaling's own words
+_TO_ZERO = re.compile(r"shrinking the capacity from \d+ to 0\b")  # cause of an activity, in Auto Scaling's own words
 
 
 @dataclass(frozen=True)
 class Past:
     """Running time of a cluster before the guard's first look. Auto Scaling keeps six weeks of it."""
 
-    began: float  # this run of it: its master was launched first since it was at zero; seconds since 1970
-    hours: float  # of all instances in all of its runs
-    master_hours: float  # of them the masters'
+    began: float  # first launch of a master since the last shrink to zero; seconds since 1970
+    hours: float  # instance hours of all its runs
+    master_hours: float  # the masters' part of them
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Span:
 
     instance_id: str
     begins: datetime.datetime
-    ends: datetime.datetime | None = None  # None: it goes on
+    ends: datetime.datetime | None = None  # None: still running
 
     def seconds(self, until: datetime.datetime) -> float:
         """Return the seconds that are paid for up to `until`, at least LEAST_S; 0 if the span begins later."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 from cluster.guard.onhost.history import Past
 
-WARN_S = (900.0, 300.0)  # before the end; at the last of them running jobs are saved
-NOTICE_S = 1200.0  # an end that terms or a withdrawn 'keep' bring nearer comes no sooner than after this
-SLACK_S = 120.0  # a lease is not moved for less
+WARN_S = (900.0, 300.0)  # seconds before the end; running jobs are saved with the last warning
+NOTICE_S = 1200.0  # shortest notice of an end that new terms or a withdrawn 'keep' move nearer
+SLACK_S = 120.0  # smallest change for which a lease is moved
 BOOTING = "a first boot"  # kinds of useful work
-REPEATS = 2  # a job's attempts in a row without progress, after which the next is none until it gets further
+REPEATS = 2  # after so many attempts without progress, a further one counts only once it gets further
 STEPS = "steps of a job"
-JOB = "job "  # the job's id comes after it, and how far it is
-REPEATING = "repeats"  # of a job whose attempts make no progress
-NEVER = 1e12  # a time that does not come; JSON has no infinity
-_LATE_S = 300.0  # AWS does what is scheduled within two minutes
+JOB = "job "  # prefix of a job's sign; its id follows, the value is its progress
+REPEATING = "repeats"  # value of a job whose attempts make no progress
+NEVER = 1e12  # stands for infinity, which JSON does not have
+_LATE_S = 300.0  # AWS executes scheduled actions within two minutes
 _BLOCK_LEAD_S = 1800.0
-_START_S = 3600.0  # so long first boots are a part of a cluster's start; later ones are of successors
+_START_S = 3600.0  # first boots within this time belong to a cluster's start; later ones are replacements'
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Terms:
     idle_minutes: float = 0.0
     max_hours: float = 0.0
     budget_usd: float = 0.0
-    usd_per_hour: float = 0.0  # of one instance
-    master_usd_per_hour: float = 0.0  # of the master, where that is another; 0: the same
-    block_ends: float = 0.0  # a capacity block's; its instances are ended from half an hour before by EC2
+    usd_per_hour: float = 0.0  # price of one instance
+    master_usd_per_hour: float = 0.0  # price of the master, if it differs; 0: the same
+    block_ends: float = 0.0  # end of a capacity block; EC2 begins to end its instances half an hour earlier
 
     @property
     def hold_a_lease(self) -> bool:
@@ -46,19 +46,19 @@ class Terms:
 class State:
     """State that the guard keeps between two looks."""
 
-    began: float  # this run of the cluster: its nodes were started then, and some of them was there ever since
+    began: float  # start of this run of the cluster: at least one node has been there ever since
     useful_at: float  # when useful work was seen last
-    what: str  # it was
+    what: str  # kind of that work
     looked_at: float
     instances: tuple[str, ...] = ()
-    hours: float = 0.0  # of all instances that the stack has had
+    hours: float = 0.0  # hours of all instances that the stack has had
     masters: int = 0  # of the instances those of the master's group
-    master_hours: float = 0.0  # of the hours theirs
-    is_counted: bool = False  # whether the groups' history is in `began` and `hours`
+    master_hours: float = 0.0  # hours of the master's group alone
+    is_counted: bool = False  # `began` and `hours` include the groups' history
     wishes: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By user: the id of the last 'inv keep' request, and until when it holds."""
-    until: float | None = None  # the lease, as AWS took it
-    warned_s: float = NEVER  # how long before the end the last warning was
+    until: float | None = None  # the lease that AWS has accepted
+    warned_s: float = NEVER  # seconds before the end of the last warning
     saved: bool = False
     signs: dict[str, str] = field(default_factory=dict)
 
@@ -74,11 +74,11 @@ class Look:
 
     now: float
     instances: tuple[str, ...]
-    signs: dict[str, str]  # a change of one is useful work; see `useful`
-    wishes: dict[str, tuple[str, float]] = field(default_factory=dict)  # that it be kept, by whom: an id and seconds
+    signs: dict[str, str]  # a change of a sign is useful work; see `useful`
+    wishes: dict[str, tuple[str, float]] = field(default_factory=dict)  # keep requests by user: id and seconds
     masters: int = 0  # of the instances those of the master's group
-    past: Past | None = None  # by the groups' history, where that was asked for
-    until: float | None = None  # the end that is set though the terms are off
+    past: Past | None = None  # from the groups' history, if that was requested
+    until: float | None = None  # scheduled end, although the terms are off
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Plan:
     """Decision of the policy: the lease to request, and when and why the cluster ends."""
 
     state: State
-    lease: float | None  # to be asked for; None: it stays
-    end: float  # when the cluster is to end unless something happens; NEVER
+    lease: float | None  # lease to request; None: no change
+    end: float  # end of the cluster without further work; NEVER if none
     why: str
 
 
@@ -96,8 +96,8 @@ class Warning:
     """Actions that are due before an end: a warning, and a save of the running jobs."""
 
     state: State
-    warn_s: float | None  # this warning is due: so long before the end
-    save: bool  # running jobs save and leave now
+    warn_s: float | None  # the warning that is due, in seconds before the end; None: no warning
+    save: bool  # make running jobs save and stop now
 
 
 def begin(look: Look) -> State:
@@ -138,7 +138,7 @@ def useful(before: dict[str, str], now: dict[str, str]) -> str:
 def plan(terms: Terms, state: State, look: Look) -> Plan:
     """Return the plan that follows from a look at the cluster."""
     state = _seen(state, look)
-    if not terms.hold_a_lease:  # what an earlier guard had set is warned of as long as it is there
+    if not terms.hold_a_lease:  # an end that an earlier guard has set still gets warnings
         state = dataclasses.replace(state, until=look.until)
     wanted, why = _end(terms, state, look.now)
     target = _target(wanted, state.until, look.now)
@@ -156,7 +156,7 @@ def _target(wanted: float, until: float | None, now: float) -> float | None:
         return wanted
     if until > now:
         return min(until, max(wanted, now + NOTICE_S))
-    return None if now - until < _LATE_S else now + SLACK_S  # somebody has taken it away
+    return None if now - until < _LATE_S else now + SLACK_S  # somebody has removed the scheduled action
 
 
 def taken(state: State, lease: float) -> State:
@@ -193,7 +193,7 @@ def _seen(state: State, look: Look) -> State:
         useful_at=look.now if what else state.useful_at,
         what=what or state.what,
         wishes=_heard(state, look),
-        signs={**state.signs, **look.signs},  # one that cannot be read now has not come anew later
+        signs={**state.signs, **look.signs},  # keep signs that cannot be read now, so that they do not look new later
     )
     return _counted(state, look.past)
 
@@ -257,7 +257,7 @@ def warning(terms: Terms, state: State, now: float) -> Warning:
     """
     end = next_end(terms, state, now)
     due = min((w for w in WARN_S if end - now <= w), default=None)
-    if due is None:  # one that is far off again, or over: there will be warnings before the next
+    if due is None:  # the end is far off again or past: the next end gets all warnings
         state = dataclasses.replace(state, warned_s=NEVER, saved=False)
         return Warning(state=state, warn_s=None, save=False)
     is_new, save = due < state.warned_s, due == WARN_S[-1] and not state.saved

@@ -33,10 +33,10 @@ from cluster.ssh.onhost.trusted_files import folder_owner, open_folder, read_fil
 
 RUN = "/run/dlami-guard-state.json"
 GOING = ("starting", "running", "stopping", "healing")
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")  # others are no jobs, and would be told to terminals
-_MOST_NUMBER = 1e15  # a job's own word may be anything
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")  # other names are no jobs, and would be printed on terminals
+_MOST_NUMBER = 1e15  # a job's own numbers are not trusted
 _LONGEST_KEEP_S = 14 * 86400.0
-_OLD_S = 600.0  # a report that is so much older than the newest
+_OLD_S = 600.0  # a report this much older than the newest is ignored
 
 
 class Aws(Protocol):
@@ -67,7 +67,7 @@ class Place:
 
     name: str
     shared: str
-    life: str = ""  # the stack's own id: what an earlier stack of this name has left is not its state
+    life: str = ""  # the stack's id: state left by an earlier stack of this name is ignored
     run: str = RUN
 
     @property
@@ -81,7 +81,7 @@ class Outcome:
     """Result of a look: the report to publish, a warning to send and whether to save jobs."""
 
     told: dict[str, Any]
-    warn: str = ""  # to be told now
+    warn: str = ""  # warning to send now
     save: bool = False
 
 
@@ -100,7 +100,7 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
         past = aws.past(groups) if policy.wants_history(state, instances) else None
     except Refused as e:
         trouble = str(e)
-    if terms is None:  # AWS has not said yet what the terms are: what was set when the groups were made holds
+    if terms is None:  # without terms from AWS, the end that was set when the groups were made stays
         return Outcome(told={"trouble": trouble})
     seen = Look(
         now=aws.now(), instances=instances, signs=signs(place), wishes=wishes(place), masters=masters, past=past,
@@ -108,7 +108,7 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
     )  # fmt: skip
     plan = policy.plan(terms, state or policy.begin(seen), seen)
     state = plan.state
-    # A guard that forgets what it has seen would take each look for the first: it puts nothing off.
+    # Without stored state each look would seem the first and postpone the end forever: then nothing is postponed.
     is_remembered = _remember(place, state, terms, aws.now(), monotonic())
     if plan.lease is not None and is_remembered:
         try:
@@ -185,7 +185,8 @@ def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
     for name in filter(_JOB_ID.fullmatch, _names(above)):
         folder = os.path.join(above, name)
         status = _object(os.path.join(folder, "state.json"))
-        if not status:  # damaged: by the lease it goes on; that of one that is gone changes no more
+        # Damaged record: a job with a lease counts as running; without a supervisor its sign no longer changes
+        if not status:
             holder = _object(os.path.join(folder, "lease.json")).get("holder")
             status = {"state": "running", "supervisor": holder} if isinstance(holder, dict) else {}
         supervisor = status.get("supervisor")
@@ -236,7 +237,7 @@ def wishes(place: Place) -> dict[str, tuple[str, float]]:
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
             one = os.lstat(path)
-            # Whose wish it is, says its owner, not its name.
+            # The file's owner, not its name, identifies the user.
             written += [(one.st_mtime, f"{one.st_uid}.json", path)] if name.endswith(".json") else []
     for _, who, path in sorted(written):
         said = _object(path)

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# Variables that are about the host's own files or session; all others go along, by name, so that no value is seen.
+# Variables about the host's files or session. All others are passed by name, so that no value is visible.
 _OF_THE_HOST = re.compile(
     r"PATH|PWD|OLDPWD|SHELL|SHLVL|USER|LOGNAME|MAIL|TERM|HOSTNAME|_|LD_.*|XDG_.*|SSH_.*|DBUS_.*|SUDO_.*"
     r"|VIRTUAL_ENV|CONDA_.*|PYTHONHOME|PYTHONPATH|BASH_FUNC_.*|LS_COLORS|LESS.*|DEBUGINFOD_.*"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Ranks in containers of their own may not read one another's memory.
+# Ranks in separate containers cannot read each other's memory.
 _MPI = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-# The job's PYTHONPATH under another name, for an engine that sets one would take the image's own away.
+# The job's PYTHONPATH under another name: setting it directly would replace the image's own.
 _MODULES = "DLAMI_PYTHONPATH"
 _JOINED = f'export PYTHONPATH="${_MODULES}${{PYTHONPATH:+:$PYTHONPATH}}"; unset {_MODULES}; exec "$0" "$@"'
 
@@ -31,7 +31,7 @@ class Rank(NamedTuple):
 
     engine: str
     image: str
-    folders: Sequence[str]  # of the host that the container sees at the same place
+    folders: Sequence[str]  # host folders mounted at the same path
     workdir: str
     user: int
     group: int
@@ -49,7 +49,7 @@ def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) ->
         return [rank.engine, "--silent", "exec", *gpus, *binds, "--pwd", rank.workdir, rank.image, *command]
     said = [rank.engine, "run", "--rm", "--network=host", "--ipc=host", "--pid=host"]
     if rank.engine == "podman":
-        said += ["--security-opt=label=disable", "--ulimit=host"]  # which it may not raise where it is no root's
+        said += ["--security-opt=label=disable", "--ulimit=host"]  # rootless podman may not raise limits
         said += ["--userns=keep-id"] if rank.user else []
         said += ["--device=nvidia.com/gpu=all"] if rank.has_gpus else []
     else:
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
     """Replace this process by the engine that runs the rank."""
     at = argv.index("--")
     engine, image, *options = argv[:at]
-    home = [os.path.expanduser("~")] if os.getuid() else []  # root's own is the image's: there may be programs in it
+    home = [os.path.expanduser("~")] if os.getuid() else []  # for root the image's home is kept: it may hold programs
     if not home:
         os.environ.pop("HOME", None)
     folders = [*options[1::2], os.getcwd(), *home, "/tmp"]

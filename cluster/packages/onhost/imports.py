@@ -22,7 +22,7 @@ from typing import Any
 _CHANGES = {"path", "path_hooks", "meta_path", "modules", "addsitedir", "extend_path"}
 _OWNERS = {"sys", "site", "pkgutil"}
 _MOST_FILES = 200
-_OURS = {"dlami"}  # is laid beside every job's code
+_OURS = {"dlami"}  # installed beside every job's code
 
 
 class Unjudged(Exception):
@@ -98,7 +98,7 @@ def _changes_search(node: ast.AST) -> bool:
 def _is_found(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except (ValueError, AttributeError, ImportError):  # one that is loaded already and does not say from where
+    except (ValueError, AttributeError, ImportError):  # already loaded, without a spec
         return True
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from cluster.ssh.onhost.frame import say
 
-_START_S = 20.0  # for an interpreter to say its version, on a host that has much to do
+_START_S = 20.0  # for an interpreter to print its version on a busy host
 _VERSION = "import sys; print(sys.version)"
-IMAGE = "image.sif"  # what a container's environment consists of
+IMAGE = "image.sif"  # the only file of a container's environment
 
 
 def record_of(place: str, name: str) -> str:
@@ -76,7 +76,7 @@ def look(place: str, name: str, build: str, python: str, changes: bool) -> dict[
         return {"there": True}
     if changes:
         os.makedirs(place, mode=0o700, exist_ok=True)
-        if record.get("build") != build:  # what an interrupted copy of the same left is gone on with
+        if record.get("build") != build:  # an interrupted copy of the same build is resumed
             clear(place, name)
         os.makedirs(folder, exist_ok=True)
         write_record(place, name, {"build": build, "whole": False})
@@ -125,7 +125,7 @@ def main(verb: str, place: str, *rest: Any) -> None:
         for name in rest[0]:
             clear(place, name)
         say({"left": [name for name in rest[0] if os.path.lexists(os.path.join(place, name))]})
-    elif verb == "folder":  # of the operator's own: place is a venv or a conda environment
+    elif verb == "folder":  # the operator's own environment: place is a venv or a conda environment
         say({"why": trouble(place, rest[0])})
 
 
