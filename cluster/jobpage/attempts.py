@@ -20,7 +20,7 @@ SPENT = {
     "start_s": "start",
 }
 """What time goes to, in the words of docs/jobs.md."""
-MOST = 100  # attempts that are shown
+MOST = 100  # most attempts that are shown
 
 
 def attempts(job: JobView) -> Markup | None:

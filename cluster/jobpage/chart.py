@@ -13,8 +13,8 @@ from cluster.jobpage.markup import Markup, joined, table, tag
 from cluster.terminal import counted
 
 SCALE = 10_000
-_LEFT, _TOP, _WIDTH, _HEIGHT = 62, 8, 646, 190  # of the plot within the picture, whose width is 720
-_ROWS = 16  # of the table that says the same
+_LEFT, _TOP, _WIDTH, _HEIGHT = 62, 8, 646, 190  # of the plot within the picture, which is 720 wide
+_ROWS = 16  # about so many rows per curve in the table of numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Line:
 
     curve: Curve
     label: str
-    dots: bool = False  # values that are few and far between
+    dots: bool = False  # draw dots, for sparse values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ _CHARTS = (
     ("Images per second, all ranks", "train", "images_per_s"),
 )
 _NAME = 24  # characters of a setting's name in the terminal
-_LEAST = 16  # of a value
+_LEAST = 16  # fewest characters of a value
 
 
 def require_different(ids: Sequence[str]) -> None:

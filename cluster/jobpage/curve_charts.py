@@ -31,7 +31,7 @@ CHARTS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 """Title of each chart, and its curves: kind of record, name in it, label."""
 _PLACED = {(kind, name) for _, curves in CHARTS for kind, name, _ in curves}
 _NOT_SHOWN = {"epoch", "ranks", "input_wait", "total_loss", "loss_scale"}
-_MOST_FURTHER = 4  # charts of values that we have no name for
+_MOST_FURTHER = 4  # most charts of values without a predefined title
 
 
 def bands_of(history: Sequence[AttemptRecord]) -> list[Band]:

@@ -21,9 +21,9 @@ class Bucket:
 class Curve:
     """Value of a training over its steps."""
 
-    kind: str  # of the records that have it: "train", "eval"
+    kind: str  # kind of its records: "train", "eval"
     name: str
-    width: int  # steps that a bucket stands for; 1: every value is here
+    width: int  # steps per bucket; 1: no reduction
     buckets: tuple[Bucket, ...]
 
     @property

@@ -24,8 +24,8 @@ MOST_PICTURES = 8
 _DIFFERENCE_BYTES = 40_000
 _TAIL_LINES, _TAIL_BYTES, _LONGEST_LINE = 20, 64 << 10, 400
 _PICTURE_BYTES, _PICTURES_BYTES = 60_000, 110_000
-_FACTS_BYTES = 1 << 20  # of a checkpoint's own file
-_KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}  # no SVG: it is a program
+_FACTS_BYTES = 1 << 20  # most bytes of a checkpoint's facts file
+_KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}  # no SVG: it can contain scripts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +53,15 @@ class JobFacts:
     """Content of a job's page."""
 
     view: JobView
-    made: str  # when this was read, UTC
+    made: str  # time of reading, UTC
     measured: Measured
     hosts: tuple[HostSeen, ...]
     checkpoints: tuple[Checkpoint, ...] = ()
-    difference: str = ""  # of its code from the last commit, or the beginning of it
-    difference_left: int = 0  # bytes of it that are not here
-    tail: tuple[str, ...] = ()  # the last lines of the log in which it is said how it ended, or how it goes
+    difference: str = ""  # diff of its code from the last commit, or the beginning of it
+    difference_left: int = 0  # bytes of the diff that are left out
+    tail: tuple[str, ...] = ()  # last lines of the log of its current or last attempt
     pictures: tuple[Picture, ...] = ()
-    pictures_left: int = 0  # that were too large, or too many
+    pictures_left: int = 0  # number of pictures left out, as too large or too many
 
     def to_json(self) -> dict[str, Any]:
         """Return the content as a JSON object."""

@@ -6,7 +6,7 @@ import zlib
 
 from cluster.jobpage.rank_map import RankMap
 
-# From faster than the median to slower; in each pair the share up to which it is. The first is for nothing known.
+# Upper bound of the share, and its colour, from faster than the median to slower.
 COLOURS: tuple[tuple[float, str], ...] = (
     (0.6, "#08519c"),
     (0.75, "#3182bd"),

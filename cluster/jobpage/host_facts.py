@@ -13,7 +13,7 @@ from cluster.hosts import Host
 from cluster.jobs.record import JobPaths, JobView
 from cluster.ssh.onhost import trusted_files
 
-_LOOKS = 50  # the newest, of which the last of each host counts
+_LOOKS = 50  # newest health checks that are read; the last one of each host counts
 _MOST_FINDINGS = 6
 _LOOK_BYTES = 4 << 20
 
@@ -24,10 +24,10 @@ class HostSeen:
 
     address: str
     ranks: tuple[str, ...] = ()  # "attempt 1: 0-7", in the order of the attempts, equal ones once
-    looked: str = ""  # when health looked at it last, UTC; "": never
-    findings: tuple[str, ...] = ()  # what it found then
+    looked: str = ""  # time of the last health check, UTC; "": never
+    findings: tuple[str, ...] = ()  # its findings
     is_unfit: bool = False
-    failures: tuple[str, ...] = ()  # that are remembered of it
+    failures: tuple[str, ...] = ()  # its failures on record
 
 
 def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
@@ -70,7 +70,7 @@ def rank_hosts(job: JobView, attempt: int) -> dict[int, str]:
         np = record.np
     found: dict[int, str] = {}
     left = np
-    for host in hosts:  # in the order of the record, which a spare in a dead one's place has kept
+    for host in hosts:  # in the record's order, in which a spare has its predecessor's place
         for _ in range(min(host.slots, left)):
             found[len(found)] = host.address
         left = np - len(found)

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 
-# Controls, and signs that turn the direction of what follows: a text could look like another one.
+# Control and bidirectional characters, which could make a text look like another one.
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*")
 _VOID = frozenset({"br", "img", "meta", "rect", "line", "path", "col"})

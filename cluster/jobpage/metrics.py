@@ -24,10 +24,10 @@ class Measured:
     """Content of a job's metrics."""
 
     curves: tuple[Curve, ...] = ()
-    ranks: RankMap | None = None  # None where its program tells nothing of each rank
+    ranks: RankMap | None = None  # None if its program reports no values per rank
     records: int = 0
-    not_numbers: int = 0  # values that were infinite, or no numbers at all, and are in no curve
-    damaged: int = 0  # lines that are no record
+    not_numbers: int = 0  # values that are infinite or no numbers, and left out of curves
+    damaged: int = 0  # malformed lines
 
     def curve(self, kind: str, name: str) -> Curve | None:
         """Return the curve of this name in records of this kind; None if there is none."""

@@ -10,8 +10,8 @@ from typing import Any
 
 MOST_COLUMNS = 240
 MOST_RANKS = 1024
-SLOW = 1.3  # times the median of all ranks: the measure by which trainers name a slow rank
-LEVELS = 120  # of a byte that stands for a share: 0 nothing known, 1 a quarter of the median, LEVELS four times it
+SLOW = 1.3  # multiple of the median from which a rank is slow; trainers use the same
+LEVELS = 120  # byte values of a share: 0 not known, 1 a quarter of the median, LEVELS four times it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class RankMap:
     columns: int
     start: float  # seconds since 1970, of the first column
     column_s: float
-    levels: str  # base64 of ranks times columns bytes, rank after rank: see `share_of`
+    levels: str  # base64 of ranks x columns bytes, row by row: see `share_of`
 
     def shares(self) -> list[list[float | None]]:
         """Return each rank's share per column; None where it is not known."""
@@ -39,8 +39,8 @@ class Straggler:
     """Rank that the others waited for."""
 
     rank: int
-    mean: float  # share, over the columns in which it was seen
-    slow: float  # part of these in which it was slow
+    mean: float  # mean share over the columns in which it was seen
+    slow: float  # part of these columns in which it was slow
     worst: float
     worst_at: float  # seconds since 1970
 
@@ -62,7 +62,7 @@ def stragglers(ranks: RankMap, most: int = 8) -> tuple[Straggler, ...]:
     for rank, row in enumerate(ranks.shares()):
         seen = [(share, column) for column, share in enumerate(row) if share is not None]
         slow = [share > SLOW for share, _ in seen]
-        if any(map(all, itertools.pairwise(slow))):  # two columns in a row, which is no accident
+        if any(map(all, itertools.pairwise(slow))):  # two columns in a row: not by chance
             worst, column = max(seen)
             found.append(
                 Straggler(
@@ -83,7 +83,8 @@ class RankBuckets:
     most: int = MOST_COLUMNS
     _width: float = 1.0  # seconds
     _start: float | None = None
-    _sums: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)  # column, rank: sum of shares, count
+    # Column -> rank -> sum of shares, count
+    _sums: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a training record, if it has times of each rank."""
@@ -146,7 +147,7 @@ def _shares(inputs: Any, computing: Any) -> list[float]:
     try:
         own = [float(i) + float(c) for i, c in zip(inputs, computing, strict=True)]
         if not any(float(c) for c in computing):
-            return []  # not timed, as in a deterministic run: input alone says little
+            return []  # not timed, as in a deterministic run; input alone is not enough
         usual = statistics.median(own) if own else 0.0
     except (TypeError, ValueError, OverflowError):
         return []

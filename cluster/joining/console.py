@@ -12,15 +12,15 @@ _PRINTS = re.compile(
     r"-----BEGIN SSH HOST KEY FINGERPRINTS-----(.*?)-----END SSH HOST KEY FINGERPRINTS-----", re.DOTALL
 )
 _PRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
-_MOST = 200  # addresses that one filter takes
+_MOST = 200  # most addresses per filter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consoles:
     """Host key fingerprints from the consoles of the account's instances."""
 
-    fingerprints: dict[str, frozenset[str]]  # by address, of those hosts whose console tells any
-    why_not: str = ""  # in a sentence, where nothing could be asked
+    fingerprints: dict[str, frozenset[str]]  # by address, only of hosts whose console shows any
+    why_not: str = ""  # a sentence, if EC2 could not be queried
 
 
 def fingerprints_in(output: str) -> frozenset[str]:
@@ -83,7 +83,8 @@ def _console(ec2: Any, instance: str) -> str:
     try:
         said = ec2.get_console_output(InstanceId=instance, Latest=True)
     except ClientError as e:
-        if e.response.get("Error", {}).get("Code") != "UnsupportedOperation":  # not on Xen: what was kept at its boot
+        # Instances on Xen: only the output kept at boot
+        if e.response.get("Error", {}).get("Code") != "UnsupportedOperation":
             raise
         said = ec2.get_console_output(InstanceId=instance)
     return str(said.get("Output", ""))

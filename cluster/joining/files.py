@@ -32,7 +32,7 @@ def request_of(
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no cluster's name: give --name, letters, digits and dashes, a letter first")
     own = read(path, lambda found: read_access(found, folder)) if path.exists() else Access()
-    # The cluster's own key is in the settings of this user's ssh; hosts that are new let in another.
+    # The cluster's own key is in this user's SSH settings, but new hosts accept another key.
     own_key = None if own.key and own.key.parent.name == FOLDER else own.key
     access = Access(user=access.user or own.user, port=access.port or own.port, key=access.key or own_key)
     more["shared"] = more["shared"] or (values.get("shared", "") if values.get("shared_by", "all") == "all" else "")

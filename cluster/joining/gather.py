@@ -19,13 +19,13 @@ from cluster.joining.trust import NotTheHost, Proof, Shown, judged
 class JoinRequest:
     """Options of `inv hosts.join`."""
 
-    words: tuple[str, ...]  # hosts
+    words: tuple[str, ...]  # hosts, as typed
     name: str
-    access: Access  # how to log in now; its known hosts are not looked at
+    access: Access  # how to log in now; its known_hosts is ignored
     slots: int | None = None
-    shared: str = ""  # a folder that all have already, or where to mount the leader's
+    shared: str = ""  # a folder that all hosts have already, or the mount point of the leader's
     nfs: bool = False
-    project: str = "~/dlami-cluster"  # where it is, or will be, on every host
+    project: str = "~/dlami-cluster"  # path on every host, now or later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def gather(request: JoinRequest, folder: Path) -> Gathered:
             shown[address] = Shown(address=address, keys=found[address], proof=Proof.HERE)
             continue
         known = {file: keys.known_in(file, address, port) for file in files}
-        file = next((f for f, own in known.items() if own), None)  # the cluster's own comes first
+        file = next((f for f, own in known.items() if own), None)  # the cluster's own file comes first
         prints = told.fingerprints.get(address, frozenset())
         try:
             shown[address] = judged(address, found[address], known[file] if file else (), prints, file)

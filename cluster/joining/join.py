@@ -28,7 +28,7 @@ from cluster.ssh.options import way_to
 from cluster.ssh.program import ask, program
 from cluster.terminal import counted
 
-JOBS = "dlami-cluster-jobs"  # in the leader's home, where no folder is shared
+JOBS = "dlami-cluster-jobs"  # in the leader's home, if no folder is shared
 LOOK_S, CHANGE_S, WAYS_S = 40.0, 60.0, 60.0
 Say = Callable[[str], None]
 
@@ -39,7 +39,7 @@ class Joined:
 
     cluster: Cluster
     seen: Mapping[Host, HostSeen]
-    known_hosts: str  # the text of such a file, for this machine
+    known_hosts: str  # text of the known_hosts file for this machine
 
     @property
     def without_project(self) -> tuple[str, ...]:
@@ -108,7 +108,8 @@ def join(request: JoinRequest, gathered: Gathered, folder: Path, say: Say) -> Jo
         access=access,
         is_shared=is_shared,
     )
-    connections.disconnect([way_to(h, access) for h in final if not h.is_local])  # another key may be theirs now
+    # The hosts may have a different key now
+    connections.disconnect([way_to(h, access) for h in final if not h.is_local])
     return Joined(cluster=cluster, seen={h: told[by_address[h.address].address] for h in final}, known_hosts=known)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 
-SCAN_S = 5  # for a host to show its keys
+SCAN_S = 5  # for a host to send its keys
 KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")  # best first
 KEY = re.compile(rf"({'|'.join(KINDS)}) ([A-Za-z0-9+/]{{40,2000}}={{0,2}})")
 
@@ -51,7 +51,7 @@ def collected(addresses: Sequence[str], port: int) -> dict[str, tuple[HostKey, .
     Raises ClusterError if ssh-keyscan is missing or takes too long.
     """
     words = ["ssh-keyscan", "-T", str(SCAN_S), "-p", str(port), "--", *addresses]
-    limit_s = SCAN_S * (2 + len(addresses))  # it asks all at once, and for each kind of key
+    limit_s = SCAN_S * (2 + len(addresses))  # it queries all hosts at once, for each kind of key
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=limit_s, stdin=subprocess.DEVNULL

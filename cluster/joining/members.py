@@ -16,8 +16,8 @@ NO_GPU_SLOTS = 1
 class Member:
     """Host as the operator named it."""
 
-    address: str  # by which it is reached from here; `localhost` is this machine
-    slots: int | None = None  # as the operator gave them
+    address: str  # address used from this machine; `localhost` is this machine
+    slots: int | None = None  # as given by the operator
     is_spare: bool = False
 
     @property
@@ -30,7 +30,7 @@ class Member:
 class HostSeen:
     """Host as it reported on itself."""
 
-    address: str  # its own: where it was reached behind any translation of addresses
+    address: str  # its own address, after any address translation
     user: str
     home: str
     gpus: int

@@ -11,7 +11,7 @@ from cluster.ssh.program import Program, ask, program
 from cluster.staging.stage import is_shared
 from cluster.terminal import counted
 
-SERVED = "/srv/dlami-cluster"  # where the leader serves a folder, if nothing else is said
+SERVED = "/srv/dlami-cluster"  # default folder that the leader serves
 _NFS = "cluster.joining.onhost.nfs"
 _LIMITS = Limits(total_s=420)  # a package may have to be installed
 

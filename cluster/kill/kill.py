@@ -23,11 +23,11 @@ class Process:
     """Process of a training on a host."""
 
     pid: int
-    started: int  # kernel's clock ticks since boot: with the pid it is this process and no later one
+    started: int  # clock ticks since boot; with the PID it identifies the process
     user: str
-    state: str  # as ps says it: R, S, D, Z …
+    state: str  # state as in ps: R, S, D, Z …
     command: str
-    job: str  # "" where it is of none
+    job: str  # "" if it belongs to no job
     gpu_mb: int | None
     orphan: bool
     fate: str  # "end", or why it is not to be ended
@@ -93,7 +93,7 @@ class Ended:
     """Result of ending: per host that answered, the processes still there, each with its current fate."""
 
     left: Mapping[Host, tuple[Process, ...]]
-    removed: Mapping[Host, int]  # segments
+    removed: Mapping[Host, int]  # number of removed segments
     unanswered: Mapping[Host, str]  # why
 
     @property
@@ -114,9 +114,9 @@ class Ended:
 class KnownJobs:
     """Jobs of this cluster, as its master knows them now."""
 
-    going: tuple[str, ...]  # a supervisor watches them, or their record is damaged and nobody knows
-    over: tuple[str, ...]  # they have ended, or their supervisor is gone for sure
-    lost: tuple[str, ...] = ()  # nothing is heard of their supervisor, which was on another machine
+    going: tuple[str, ...]  # jobs with a supervisor, and those with a damaged record
+    over: tuple[str, ...]  # jobs that have ended, or whose supervisor is certainly gone
+    lost: tuple[str, ...] = ()  # jobs whose supervisor, on another machine, does not report
 
     @classmethod
     def of(cls, listing: Listing) -> "KnownJobs":

@@ -12,7 +12,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said, trouble
 
-# The kernel's own number of a boot, and when the first process began: a container has only the second to itself.
+# The kernel's boot id, and the start of the first process: containers share the first with their host.
 _BOOT = marked("cat /proc/sys/kernel/random/boot_id && cut -d' ' -f22 /proc/1/stat")
 _GO = (
     "sync; systemctl reboot 2>/dev/null || reboot -f 2>/dev/null || "

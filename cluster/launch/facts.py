@@ -34,13 +34,14 @@ class HostFacts:
     has_efa: bool
     shared: str  # "yes", or why the shared folder cannot be written
     is_root: bool
-    own_address: str = ""  # of that device, where the hostfile has a name
-    free_port: int = 0  # one that nothing has, and that the kernel gives to nobody by itself; 0: not known
+    own_address: str = ""  # address of that device, if the hostfile has a name
+    free_port: int = 0  # free port outside the ephemeral range; 0: not known
 
 
 def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
     """Return every host's facts, and the raw results. A host that failed is only in the results."""
-    sent = program(_SURVEY, cluster.shared, python=cluster.python, is_isolated=False)  # it lists installed packages
+    # Not isolated: it lists installed packages
+    sent = program(_SURVEY, cluster.shared, python=cluster.python, is_isolated=False)
     results, answers = ask(reach, hosts, sent, limits=Limits(total_s=40))
     return results, {h: read_facts(h, said) for h, said in answers.items()}
 
@@ -88,7 +89,7 @@ def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | No
                 return name, str(interface.network), address
     try:
         ip_address(address)
-    except ValueError:  # a name: the first card that is not the loopback
+    except ValueError:  # a host name: take the first device that is not the loopback
         for name, link in interfaces.items():
             if name != "lo" and link["addresses"]:
                 interface = ip_interface(link["addresses"][0])

@@ -19,14 +19,14 @@ class Launch:
 
     mpirun: str  # absolute path, equal on all hosts
     profile: Profile
-    interfaces: str  # what the profile's {interfaces} becomes: a device name, or networks
-    daemons: str  # and {daemons}
-    names: str  # and {names}: device names alone, for who takes no networks
-    hosts: tuple[Host, ...]  # those that hold ranks
+    interfaces: str  # value of the profile's {interfaces}: a device name, or networks
+    daemons: str  # value of {daemons}
+    names: str  # value of {names}: device names, for libraries that take no networks
+    hosts: tuple[Host, ...]  # hosts that hold ranks
     np: int  # ranks in all
-    is_root: bool  # ranks run as root
-    yields: bool  # ranks times threads reach the cores of a host
-    environment: Mapping[str, str] = field(default_factory=dict)  # further variables, over the profile's
+    is_root: bool  # whether ranks run as root
+    yields: bool  # whether a host has at least as many ranks as cores, and no GPU
+    environment: Mapping[str, str] = field(default_factory=dict)  # further variables; they override the profile's
     rendezvous: tuple[str, int] | None = None  # the first host's address, and a port that is free there
 
 
@@ -35,7 +35,7 @@ class JobTags:
     """Job's tags in the environment of its processes, which distinguish them from all others."""
 
     id: str
-    folder: str = ""  # its record and lease; "" for ranks that are no job on record
+    folder: str = ""  # folder of its record and lease; "" for ranks without a record
     attempt: int = 1
 
     def variables(self) -> dict[str, str]:

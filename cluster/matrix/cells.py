@@ -16,14 +16,14 @@ from cluster.matrix.file import MOST_CELLS, TRAINERS, Matrix, Value
 class Cell:
     """Job of a matrix: its command, and its position on the axes."""
 
-    number: int  # from 1, in the file's order
-    values: Mapping[str, Value]  # of each axis
-    trainer: str  # one of the project's; "" for a command line
+    number: int  # position from 1, in the file's order
+    values: Mapping[str, Value]  # axis -> value
+    trainer: str  # the project's trainer; "" for a command line
     words: tuple[str, ...]  # a trainer's flags, or the command line
     np: int | None
     per: str
     env: Mapping[str, str]
-    packages: Mapping[str, str]  # of a command line: requirements, venv, conda, container
+    packages: Mapping[str, str]  # for a command line: requirements, venv, conda, container
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,8 @@ from cluster.errors import ConfigError
 from cluster.jobs.record import check_name
 from cluster.settings import FieldError, decode, line_of
 
-TRAINERS = ("benchmark", "resnet50", "resnet50-torch", "maskrcnn")  # of the project; any other is a command line
+# The project's trainers; any other program is a command line
+TRAINERS = ("benchmark", "resnet50", "resnet50-torch", "maskrcnn")
 MOST_CELLS = 1000
 FIELDS: dict[str, tuple[type, ...]] = {
     "name": (str,), "program": (str,), "flags": (list,), "np": (int,), "per": (str,), "env": (dict,), "over": (dict,),
@@ -25,18 +26,18 @@ Value = str | int | float | bool
 class Matrix:
     """Content of a matrix file: the axes, and the settings that all cells share. `cells` expands it."""
 
-    name: str  # of its results, on the shared folder
+    name: str  # name of its results' folder on the shared folder
     program: str = "benchmark"
-    flags: tuple[str, ...] = ()  # of every cell
+    flags: tuple[str, ...] = ()  # flags of every cell
     np: int | None = None
     per: str = "gpu"
     env: Mapping[str, str]
     over: Mapping[str, tuple[Value, ...]]  # axis -> its values, in their order
-    skip: tuple[Mapping[str, Value], ...] = ()  # cells that have all of these values are left out
-    columns: Mapping[str, str]  # further results: a pattern with a group, looked for in what the job printed
-    upload: str = ""  # s3://… for the results
-    python: str = ""  # an interpreter that has PyTorch, of resnet50-torch
-    packages: Mapping[str, str]  # of command lines, as train.run has them: requirements, venv, conda, container
+    skip: tuple[Mapping[str, Value], ...] = ()  # cells with all of these values are left out
+    columns: Mapping[str, str]  # further results: column -> pattern with one group, searched in the job's output
+    upload: str = ""  # s3://… to upload the results to
+    python: str = ""  # interpreter with PyTorch, for resnet50-torch
+    packages: Mapping[str, str]  # for command lines, as in train.run: requirements, venv, conda, container
 
 
 def read(path: Path) -> Matrix:
@@ -57,7 +58,7 @@ def _matrix(raw: Mapping[str, Any], stem: str) -> Matrix:
             raise FieldError(name, f"is not {FIELDS[name][0].__name__}", "see docs/running.md")
     name = raw.get("name") or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     try:
-        check_name(f"{name}-{MOST_CELLS}")  # as its jobs are called
+        check_name(f"{name}-{MOST_CELLS}")  # as in the names of its jobs
     except ConfigError:
         raise FieldError("name", f"is {name!r}", "use small letters, digits and dashes, 26 at most") from None
     over = {axis: _values(axis, values) for axis, values in raw.get("over", {}).items()}

@@ -22,9 +22,9 @@ class Entry:
     """Job and result of one cell."""
 
     job: str
-    state: str = ""  # as the job's; "" until it has ended
+    state: str = ""  # state of the job; "" until it has ended
     cause: str = ""  # why it did not succeed
-    code: str = ""  # the content of the operator's code that it ran; "" of a trainer, and where none was taken along
+    code: str = ""  # hash of the operator's code that it ran; "" for a trainer, or if no code was sent along
     measured: Mapping[str, Any] = field(default_factory=dict)
 
 

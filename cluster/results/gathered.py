@@ -12,7 +12,7 @@ from cluster.jobs.lookup import read_attempts
 from cluster.jobs.record import JobPaths
 from cluster.jobs.status import read_status
 
-MOST_BYTES = 64 << 20  # of a log; of one that is longer the end
+MOST_BYTES = 64 << 20  # most bytes of a log; of a longer one, its end
 _BLOCK = 1 << 20
 
 

@@ -17,12 +17,12 @@ FILE = "results.json"
 class Results:
     """Outcome of the last upload."""
 
-    url: str  # of the folder that they have in S3
+    url: str  # URL of their folder in S3
     time: str  # UTC
-    attempt: int  # that had ended
-    files: int = 0  # that are there
-    bytes: int = 0  # that were moved; what was there already is not moved again
-    error: str = ""  # why not all of it is there
+    attempt: int  # last attempt that had ended
+    files: int = 0  # files in S3
+    bytes: int = 0  # bytes that were uploaded; files already there are skipped
+    error: str = ""  # why the upload is incomplete
 
     def __str__(self) -> str:
         if self.error:

@@ -25,8 +25,8 @@ from cluster.ssh.result import Result
 from cluster.staging.stage import Staged, request_of, staged
 
 OWN_DISK = Path("/var/tmp")
-LIMIT_S, SLOWEST = 900.0, 1e6  # and bytes per second beyond it; S3 is given up after half a minute of silence
-_TURN_S, _LOOK_S = 86400.0, 1.0  # for another process of the same job, which may be sending for hours
+LIMIT_S, SLOWEST = 900.0, 1e6  # seconds, and further time at this many bytes per second
+_TURN_S, _LOOK_S = 86400.0, 1.0  # another process of the same job may be uploading for hours
 _S3 = "cluster.staging.onhost.s3"
 
 
@@ -42,7 +42,7 @@ def send(paths: JobPaths) -> Results:
         try:
             done = _sent(paths, job, url)
             error, said = done.error or "", dict(done.said)
-        except Exception as e:  # whatever it is, it is said
+        except Exception as e:  # any failure is recorded
             error = " ".join(str(e).split())[:300] or type(e).__name__
         results = Results(
             url=url,
@@ -59,7 +59,7 @@ def send(paths: JobPaths) -> Results:
 def _sent(paths: JobPaths, job: Job, url: str) -> Staged:
     """Gather the results, and upload them with the S3 program of `inv stage`."""
     prefix = f"dlami-results-{job.id}-"
-    for left in OWN_DISK.glob(f"{prefix}*"):  # by one that was killed
+    for left in OWN_DISK.glob(f"{prefix}*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=OWN_DISK) as folder:
         gather(paths, Path(folder))

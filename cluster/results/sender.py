@@ -17,7 +17,7 @@ def send_beside(job: Job, paths: JobPaths) -> None:
     if not job.results:
         return
     own = {k: v for k, v in os.environ.items() if k not in (JOB_TAG, FOLDER_TAG, ATTEMPT_TAG)}
-    with contextlib.suppress(OSError):  # this machine has no room for one more process
+    with contextlib.suppress(OSError):  # this machine cannot start one more process
         subprocess.Popen(
             [sys.executable, "-m", "cluster.results.send", str(paths.folder)],
             cwd=ROOT,
@@ -25,5 +25,5 @@ def send_beside(job: Job, paths: JobPaths) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=own,
-            start_new_session=True,  # it goes on when the supervisor has ended
+            start_new_session=True,  # the upload continues after the supervisor's end
         )

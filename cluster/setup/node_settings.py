@@ -15,13 +15,13 @@ from cluster.ssh.program import ask, program
 
 LIMIT_S = 120.0
 _ONHOST = "cluster.setup.onhost.settings"
-# The least that the kernel is to have; a host that has more keeps it.
+# Minimum values of kernel settings; larger ones are kept.
 KERNEL = {
-    "net.core.somaxconn": 4096,  # connections that wait to be taken: all ranks come to the first one at once
+    "net.core.somaxconn": 4096,  # connections waiting for accept: all ranks connect to the first one at once
     "net.core.rmem_max": 16_777_216,  # bytes of a TCP socket: a 10 Gbit/s stream with 10 ms needs 12.5 MB
     "net.core.wmem_max": 16_777_216,
 }
-# Moved away from a rank's memory, pages are faulted in again, each time: NVIDIA's DGX images turn it off.
+# Page migration causes faults in the ranks' memory; NVIDIA's DGX images turn it off.
 KERNEL_OFF = ("kernel.numa_balancing",)
 
 
@@ -32,8 +32,8 @@ class Change:
     what: str
     before: str
     after: str
-    command: tuple[str, ...]  # as root
-    why_not: str = ""  # it failed
+    command: tuple[str, ...]  # command that makes the change, run as root
+    why_not: str = ""  # why it failed
     is_done: bool = False
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def kernel_changes(now: Mapping[str, str]) -> list[Change]:
 def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
     """Return changes of the MTU to that of most hosts, on hosts with another. In a tie the lowest rank's MTU counts."""
     counts = Counter(int(cards[host][1]) for host in sorted(cards))
-    usual = counts.most_common(1)[0][0] if counts else 0  # of equally many the one that came first
+    usual = counts.most_common(1)[0][0] if counts else 0  # in a tie the one of the lowest rank
     return {
         host: _change(f"MTU of {name}", str(mtu), str(usual), "ip", "link", "set", name, "mtu", str(usual))
         for host, (name, mtu) in cards.items()

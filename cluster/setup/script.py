@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster.settings import FieldError
 from cluster.sync.refused import secret_or_password_in
 
-MOST_BYTES = 16 * 1024  # it travels in the stack's template, which has room for little more
+MOST_BYTES = 16 * 1024  # it is part of the stack's template, which has little more space
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.marked import complaint, marked, said, trouble
 from cluster.ssh.program import ask, program
 
-INSTALL_S = 3600.0  # of an environment: a gigabyte of packages, and Horovod compiled
+INSTALL_S = 3600.0  # for an environment: a gigabyte of packages, and a build of Horovod
 _LOOK_S = 60.0
-_MORE_S = 60.0  # for the program around the script
+_MORE_S = 60.0  # additional time for the runner of the script
 _SCRIPT = "cluster.setup.onhost.script"
 _LOOK = """\
 cd {project} 2>/dev/null && [ -x scripts/install.sh ] || {{ echo no project; exit 0; }}
@@ -30,8 +30,8 @@ class Done:
 
     what: str  # "environment" or the script's name
     state: str  # there, before, would run, done, failed
-    why: str = ""  # it failed
-    tail: tuple[str, ...] = ()  # the last that it said then
+    why: str = ""  # why it failed
+    tail: tuple[str, ...] = ()  # last lines of its output, if it failed
     seconds: float = 0.0
 
     @property

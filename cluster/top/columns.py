@@ -15,10 +15,10 @@ class Column:
     title: str
     width: int
     of_host: Callable[[HostSeen], str]
-    keep: int  # where the terminal is narrow, the smallest go first
-    odd: tuple[str, ...] = ()  # what is odd is shown here
+    keep: int  # priority: on a narrow terminal the lowest are dropped first
+    odd: tuple[str, ...] = ()  # outliers that are marked in this column
     of_rank: Callable[[Rank, Gpu | None], str] = lambda rank, gpu: ""
-    kind: str = "host"  # "gpu" and "rank" are there only where there are some
+    kind: str = "host"  # "gpu" and "rank" columns appear only if there are any
 
 
 def size(amount: float | None) -> str:

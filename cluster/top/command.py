@@ -21,8 +21,8 @@ from cluster.top.table import SORTS, View, lines, scrolled
 if TYPE_CHECKING:
     from rich.console import Console
 
-LEAST_S = 0.5  # from one frame to the next
-_LOOK_S = 0.05  # at keys and at the size of the terminal
+LEAST_S = 0.5  # shortest interval between two frames
+_LOOK_S = 0.05  # interval of checks for keys and the terminal's size
 _PIPED_COLUMNS = 220
 _PAGE = 10
 
@@ -53,7 +53,7 @@ def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> in
                 else:
                     _on_terminal(gatherer, request)
             except KeyboardInterrupt:
-                pass  # is how one leaves it
+                pass  # the usual way to quit
     return 0
 
 

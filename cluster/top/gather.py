@@ -15,12 +15,12 @@ from cluster.top.odd import with_odd
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
 from cluster.top.seen import Frame, HostSeen, JobSeen, Rates, Sight, Vitals
 
-FRAME_S = 0.3  # from the questions to what is shown of them
-SILENT_S = 3.0  # without an answer
-LOOK_S = 20.0  # one look at hosts to which no connection is open yet; one that is busy answers within it
-TRIES = 2  # of a host, before one look calls it gone
-FIRST_S = 10.0  # without the first one, before which a Python has to start there
-SPREAD_S = 0.12  # over which questions are put, so that answers do not queue here
+FRAME_S = 0.3  # time from the queries to the frame
+SILENT_S = 3.0  # after this time without an answer a host counts as silent
+LOOK_S = 20.0  # time limit of a single frame, connections included; a busy host answers within it
+TRIES = 2  # failed attempts after which a host's first answers are no longer awaited
+FIRST_S = 10.0  # the same limit for the first answer, for which Python has to start there
+SPREAD_S = 0.12  # queries are spread over this time, so that answers do not queue here
 
 
 class _Memory:
@@ -30,8 +30,8 @@ class _Memory:
         self.vitals: Vitals | None = None
         self.rates: Rates | None = None
         self.nonsense = ""
-        self.took_s: tuple[float, ...] = ()  # of its last two answers
-        self.ping_s: tuple[float, ...] = ()  # in them
+        self.took_s: tuple[float, ...] = ()  # round-trip times of its last two answers
+        self.ping_s: tuple[float, ...] = ()  # ping times in these answers
 
     def note(self, told: Told) -> None:
         """Take in an answer."""
@@ -53,7 +53,7 @@ class Gatherer:
     def __init__(self, reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
         self._cluster, self._hosts = cluster, tuple(hosts)
         asked = program("cluster.top.onhost.host", cluster.shared)
-        everyone = dict.fromkeys((cluster.master, *hosts))  # the master knows of jobs, shown or not
+        everyone = dict.fromkeys((cluster.master, *hosts))  # the master reports the jobs, even if it is not shown
         self._dialogue = Dialogue(reach, everyone, asked, lambda h: [pinged_by(h, cluster.hosts)])
         self._memory = {h: _Memory() for h in everyone}
         self._jobs: tuple[JobSeen, ...] = ()

@@ -12,22 +12,22 @@ from cluster.top.seen import Gpu, HostSeen, Odd
 
 Value = Callable[[HostSeen], float | None]
 Pick = Callable[[list[float]], float]
-FEWEST = 3  # values: of two nobody can say which is the odd one
-_SPREADS = 6.0  # of the others' own spread
-_MAD = 1.4826  # times the median deviation: the standard deviation, were they spread as by chance
+FEWEST = 3  # fewest values: of two, neither can be called the outlier
+_SPREADS = 6.0  # multiple of the others' spread
+_MAD = 1.4826  # factor from median deviation to standard deviation, for a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """Value that hosts with the same work should have alike, and the difference that counts."""
 
-    what: str  # as a column is called
+    what: str  # name, as in the columns
     value: Value
-    least: float  # difference that matters
-    share: float  # of the usual value, which a difference must have besides
+    least: float  # smallest difference that matters
+    share: float  # smallest difference that matters, as a share of the usual value
     shown: Callable[[float], str]
-    is_of_job: bool = True  # compared only among hosts of one job
-    side: int = 0  # 1: only more than the others is odd, -1: only less
+    is_of_job: bool = True  # compare only hosts of the same job
+    side: int = 0  # 1: only larger values are outliers, -1: only smaller ones
 
 
 def _ms(seconds: float) -> str:

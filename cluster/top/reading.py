@@ -12,7 +12,7 @@ from cluster.top.seen import Gpu, JobSeen, Rank, Rates, Vitals
 from cluster.watching.seen import Phase
 
 _MIB = 1 << 20
-_STALE_S = 5.0  # nvidia-smi speaks every second
+_STALE_S = 5.0  # nvidia-smi prints every second
 _LONG = 1 << 62
 
 

@@ -13,10 +13,10 @@ class Sight(enum.StrEnum):
     """Visibility of a host."""
 
     SEEN = "seen"
-    AWAITED = "awaited"  # it has been asked for the first time
-    SILENT = "silent"  # it owes an answer for longer than a host that works takes
-    NONSENSE = "nonsense"  # what it says is no answer
-    GONE = "gone"  # no connection, or our program ended there
+    AWAITED = "awaited"  # its first answer is pending
+    SILENT = "silent"  # its answer is overdue
+    NONSENSE = "nonsense"  # its answer is malformed
+    GONE = "gone"  # no connection, or the reporter has exited there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Rank:
     job: str
     attempt: int
     rank: int
-    step: int  # done
+    step: int  # steps done
     phase: Phase | None
-    silent_s: float  # since its last beat
+    silent_s: float  # since its last heartbeat
     images_per_s: float | None = None  # its share of the job's
     own_images_per_s: float | None = None  # as if it never waited for the others
-    input_share: float | None = None  # of a step, waiting for its next batch
-    wait_share: float | None = None  # of a step, waiting until all gradients are reduced: for slower ranks, the network
+    input_share: float | None = None  # share of a step spent waiting for the next batch
+    wait_share: float | None = None  # share of a step spent waiting for gradients: for slower ranks, the network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,14 @@ class Rates:
 class Vitals:
     """Content of one answer of a host."""
 
-    now: float  # by its own clock
+    now: float  # seconds by the host's monotonic clock
     cpu_ticks: tuple[int, int]  # busy, all
     cores: int
     memory_used: int  # bytes
     memory_total: int
-    net: tuple[int, int]  # bytes in and out since it has booted
+    net: tuple[int, int]  # bytes in and out since boot
     disk: tuple[int, int]  # bytes read and written
-    full: float  # share of its fuller disk
+    full: float  # used share of its fullest disk
     gpus: tuple[Gpu, ...]
     gpu_trouble: str
     ping_s: float | None  # to another host and back, the shortest of three ways; None where pings are not answered
@@ -84,8 +84,8 @@ class Odd:
     what: str
     value: float
     usual: float  # median of the others and itself
-    distance: float  # in units of what would still be ordinary; above 1
-    text: str  # for a person
+    distance: float  # in units of the ordinary difference; above 1
+    text: str  # message for people
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +94,10 @@ class HostSeen:
 
     host: Host
     sight: Sight
-    why: str = ""  # it is not seen
-    answer_s: float | None = None  # from our question to its answer, the shorter one of the last two
+    why: str = ""  # why it is not seen
+    answer_s: float | None = None  # from query to answer, the shorter one of the last two
     ping_s: float | None = None  # to another host and back, the shortest of three ways, the longer of the last two
-    vitals: Vitals | None = None  # its newest answer; while it is not seen, its last
+    vitals: Vitals | None = None  # newest answer; the last one while it is not seen
     rates: Rates | None = None  # None before its second answer
     odd: tuple[Odd, ...] = ()  # the oddest first
 
@@ -116,12 +116,12 @@ class JobSeen:
     state: str
     attempt: int
     np: int
-    steps: int | None  # in all, where its trainer says so
-    step: int | None  # done, of the rank that is furthest
+    steps: int | None  # planned steps, if its trainer reports them
+    step: int | None  # steps done by the furthest rank
     images_per_s: float | None  # of all ranks
     started: str
     hosts: tuple[str, ...]
-    cause: str = ""  # while it heals
+    cause: str = ""  # cause of the failure, during recovery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Frame:
     cluster: str
     hosts: tuple[HostSeen, ...]
     jobs: tuple[JobSeen, ...]
-    jobs_trouble: str = ""  # why no job is told of
+    jobs_trouble: str = ""  # why the jobs are not known
 
     def to_json(self) -> dict[str, Any]:
         """Return the frame as a JSON object; ratios are shares of 1, sizes bytes, times seconds."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 KEYS = "q quit   sort: h host  o odd  c cpu  m memory  g gpu  n network  p ping  i img/s   r ranks   arrows scroll"
-_NOTE = 24  # characters at least for what is odd, or why a host is not seen
+_NOTE = 24  # fewest characters for outliers, or for why a host is not seen
 _MARK = "◀ "
 _LAST = float("inf")
 
@@ -32,7 +32,7 @@ SORTS: dict[str, tuple[str, Callable[[HostSeen], float]]] = {
     "n": ("network", lambda h: -(h.rates.net_in + h.rates.net_out) if h.rates else _LAST),
     "p": ("ping", lambda h: -h.ping_s if h.ping_s is not None else _LAST),
     "i": ("img/s", lambda h: _sum_of("own_images_per_s")(h) if ranks(h) else _LAST),
-}  # the key, what it is called, and the value by which the first comes first
+}  # key -> name and sort value, smallest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class View:
     """Display settings: sort order, rank lines and scroll position."""
 
     sort: str = "h"
-    by_rank: bool = False  # a line per rank, too
-    offset: int = 0  # lines of the table that were scrolled away
+    by_rank: bool = False  # show a line per rank, too
+    offset: int = 0  # lines of the table that are scrolled out at the top
 
 
 def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Text"]:

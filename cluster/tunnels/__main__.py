@@ -31,13 +31,13 @@ from cluster.tunnels.service import (
 )
 from cluster.typed import from_json
 
-_START_S = 120.0  # until it serves; TensorBoard and Jupyter load for some seconds, on a busy machine for more
+_START_S = 120.0  # until it serves; TensorBoard and Jupyter load for seconds, longer on a busy machine
 _LAST_LINES = 3
 
 
 def main(argv: list[str]) -> int:
     """Run one verb and return the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what asked was interrupted: leave nothing behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the client was interrupted: leave nothing behind
     try:
         say(_answer(argv[0], argv[1:]))
         return 0

@@ -29,7 +29,7 @@ from cluster.typed import from_json
 _START_S = 150.0
 _INSTALL_S = 1000.0
 _ANSWER_S = 30.0
-_LOOK_S = 8.0  # between two looks whether it is still there, which say that we are
+_LOOK_S = 8.0  # interval of checks that the service is alive, which also mark it as in use
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def look_at(cluster: Cluster, wanted: Wanted, show: Callable[[Looking], None]) -
                 show(Looking(service, url))
                 _stay(services, service)
         except (KeyboardInterrupt, Interrupted):
-            with undisturbed(), contextlib.suppress(ConfigError):  # it has ended already
+            with undisturbed(), contextlib.suppress(ConfigError):  # the service has already ended
                 services.end(service.id)
             print(f"\n{service.kind} has ended, nothing of it is left on {cluster.master}", file=sys.stderr)
         except BaseException:

@@ -106,7 +106,7 @@ class MadeEvents:
             self._writer.close()
         self._writer = EventFileWriter(str(self._folder))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._writer.add_event(event_pb2.Event(step=0, session_log=start))  # drops what was read before it
+        self._writer.add_event(event_pb2.Event(step=0, session_log=start))  # readers drop earlier events
 
     def _add(self, record: dict[str, Any]) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2

@@ -17,10 +17,10 @@ from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.tunnels.local_port import join
 
-DAYS = 30  # for which its certificate is valid
+DAYS = 30  # validity of its certificate
 _HANDSHAKE_S = 10.0
-_MOST = 200  # connections at once
-_ALGORITHM = "sha256"  # of the kept password, in the form that Jupyter takes
+_MOST = 200  # most connections at once
+_ALGORITHM = "sha256"  # hash of the stored password, in Jupyter's format
 
 
 def network(allow: str) -> Any:

@@ -15,7 +15,8 @@ from cluster.ssh.onhost.telling_line import telling_line
 
 PACKAGES = ("jupyterlab>=4.4,<5", "ipykernel>=6.29,<8")
 _INSTALL_S = 900.0
-_SOON = ("--retries", "1", "--timeout", "20")  # pip tries for minutes where there is no way to an index, as in a lab
+# Without these, pip retries for minutes if no index is reachable, as in a lab
+_SOON = ("--retries", "1", "--timeout", "20")
 _MARK = "installed-by-dlami"
 
 
@@ -31,11 +32,11 @@ def install() -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{folder}.lock").open("w") as lock:
         _wait_for(lock.fileno(), folder)
-        if found := python():  # another `inv jupyter` was faster
+        if found := python():  # another `inv jupyter` has installed it meanwhile
             return found
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
-        # The runtime's own packages, behind Jupyter's: a kernel imports them, and pip installs none of them again.
+        # The runtime's packages come after Jupyter's on the path. Kernels import them, and pip does not reinstall them.
         own = next((folder / "lib").glob("python3*/site-packages"))
         (own / "runtime.pth").write_text("".join(f"{path}\n" for path in site.getsitepackages()))
         _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-input", *_SOON, *PACKAGES])

@@ -17,15 +17,15 @@ from cluster.errors import ClusterError
 from cluster.files import write_json
 from cluster.tunnels.service import Service, ServicePaths, Wanted, read_wanted, remove, unattended_s
 
-_NEVER_SEEN_S = 180.0  # without anybody who ever looked
+_NEVER_SEEN_S = 180.0  # time limit until the first viewer
 _LOOK_S = 1.0
 
 
 class Page(Protocol):
     """Page that the process serves."""
 
-    port: int  # on loopback
-    path: str  # with the secret in it
+    port: int  # port on loopback
+    path: str  # path with the secret in it
 
     def has_ended(self) -> bool:
         """Return True if it no longer serves."""

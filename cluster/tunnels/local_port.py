@@ -25,7 +25,7 @@ class LocalPort:
         class Through(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with (
-                    contextlib.suppress(OSError),  # whoever asked sees it: the connection is closed
+                    contextlib.suppress(OSError),  # the client notices: its connection is closed
                     Forwarded(connection, "127.0.0.1", port, _CONNECT_S) as there,
                 ):
                     join(self.request, there)
@@ -49,7 +49,7 @@ class LocalPort:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64  # a browser opens many at once
+    request_queue_size = 64  # a browser opens many connections at once
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
@@ -58,7 +58,8 @@ def join(one: socket.socket, other: socket.socket) -> None:
     while goes_to:
         for source in select.select(list(goes_to), [], [])[0]:
             data = source.recv(65536)
-            while data and isinstance(source, ssl.SSLSocket) and source.pending():  # read already, so never selected
+            # Already decrypted, so select does not report it
+            while data and isinstance(source, ssl.SSLSocket) and source.pending():
                 data += source.recv(65536)
             if data:
                 goes_to[source].sendall(data)

@@ -19,11 +19,11 @@ from cluster.jobs.record import JOB_TAG
 from cluster.typed import from_json
 
 Kind = Literal["tensorboard", "jupyter"]
-TAG = "DLAMI_TUNNEL"  # in the environment of a service's processes: its id
-FOLDER_TAG = "DLAMI_TUNNEL_FOLDER"  # beside it: its folder, in which `seen` is touched while somebody looks
-ATTENDED_S = 45.0  # after the last touch of `seen`, for which somebody still counts as looking
-_STARTED_S = 60.0  # after which a service's folder without a process is of one that was killed
-_BASE = Path("/var/tmp")  # the master's own disk: no shared folder holds up a page
+TAG = "DLAMI_TUNNEL"  # variable of a service's processes: its id
+FOLDER_TAG = "DLAMI_TUNNEL_FOLDER"  # variable with its folder, in which viewers touch `seen`
+ATTENDED_S = 45.0  # a page counts as viewed for this time after the last touch of `seen`
+_STARTED_S = 60.0  # a folder this old without a process was left by a killed service
+_BASE = Path("/var/tmp")  # the master's own disk, so that a hung shared folder blocks no page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,16 @@ class Wanted:
 
     kind: str  # a `Kind`
     shared: str  # the cluster's shared folder
-    job: str = ""  # the job whose numbers are shown, by its id; "all"; "" of a notebook
+    job: str = ""  # id of the job whose numbers are shown, or "all"; "" for a notebook
     asked_by: str = ""  # user and machine, as `inv tunnels` shows them
-    cluster: str = ""  # the cluster's folder where it was asked; a lab's is the same on the master
-    stays_s: float = 600.0  # without anybody who looks, until it ends by itself
-    address: str = ""  # where it is served by TLS as well; "" for nowhere but on loopback
-    port: int = 0  # of that address
-    allow: str = ""  # the network, as a CIDR, that is let in there; several have commas between them
-    password: str = ""  # salted and hashed (`front.hashed`); "" where a secret in the address does
-    token: str = ""  # that secret; "" for one that the page makes
-    page_port: int = 0  # on loopback; 0 for one that is free
+    cluster: str = ""  # the cluster's folder on the requesting machine; a lab's is the same on the master
+    stays_s: float = 600.0  # the service ends after this time without a viewer
+    address: str = ""  # address that is also served by TLS; "" for loopback only
+    port: int = 0  # port of that address
+    allow: str = ""  # networks that are let in there, as CIDRs with commas between them
+    password: str = ""  # salted and hashed (`front.hashed`); "" if a secret in the address protects the page
+    token: str = ""  # that secret; "" to have the page make one
+    page_port: int = 0  # port on loopback; 0 for a free one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +52,14 @@ class Service:
     kind: str
     job: str
     asked_by: str
-    pid: int  # of its keeper
+    pid: int  # PID of its keeper
     started: float  # seconds since 1970
     port: int  # on the master's loopback
-    path: str  # of its page, with the secret in it
+    path: str  # path of its page, with the secret in it
     public: str = ""  # its address by TLS
     fingerprint: str = ""  # SHA-256 of the certificate there
     folder: str = ""
-    attended: bool = False  # somebody looks at it now
+    attended: bool = False  # whether somebody views it now
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def new_service(wanted: Wanted) -> ServicePaths:
     Folders without a process, left by killed ones, are removed.
     """
     for old in map(ServicePaths, services_folder().iterdir()):
-        with contextlib.suppress(FileNotFoundError):  # one that ends at this moment
+        with contextlib.suppress(FileNotFoundError):  # a service that ends at this moment
             if time.time() - old.folder.stat().st_mtime > _STARTED_S and not tagged(old.folder.name):
                 remove(old)
     paths = ServicePaths(services_folder() / f"{wanted.kind}-{secrets.token_hex(3)}")

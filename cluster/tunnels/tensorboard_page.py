@@ -13,7 +13,7 @@ from cluster.tunnels.events import Runs
 from cluster.tunnels.service import ServicePaths, Wanted
 
 _REFRESH_S = 5.0
-_GUESS_S = 1.0  # that each wrong password costs, one after another
+_GUESS_S = 1.0  # delay per wrong password; guesses are handled one at a time
 
 
 class TensorBoardPage:
@@ -84,7 +84,7 @@ def _with_password(app: App, kept: str) -> App:
 
     from cluster.tunnels.front import is_right
 
-    known: set[str] = set()  # what browsers said and was right: they say it with every request
+    known: set[str] = set()  # correct headers, which browsers repeat with every request
     one_guess_at_a_time = threading.Lock()
 
     def guarded(asked: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:

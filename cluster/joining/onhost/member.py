@@ -14,7 +14,7 @@ from cluster.joining.onhost.files import read, write
 from cluster.ssh.onhost.frame import say
 
 FOLDER = "dlami-cluster"  # below ~/.ssh
-_BYTE_ORDER = "\ufeff"  # that some editors put before a file's text
+_BYTE_ORDER = "\ufeff"  # byte order mark that some editors put at a file's beginning
 INCLUDE = f"Include {FOLDER}/*.conf"
 
 
@@ -23,7 +23,7 @@ def key_pair(name: str) -> tuple[str, str]:
     folder = _folder()
     path = os.path.join(folder, name)
     if not os.path.exists(path):
-        made = tempfile.mkdtemp(dir=folder)  # whole or not there, and nobody else's to read
+        made = tempfile.mkdtemp(dir=folder)  # so that it appears complete, readable by this user alone
         try:
             new = os.path.join(made, "key")
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"dlami-cluster {name}", "-f", new]
@@ -48,9 +48,9 @@ def join(name: str, private: str, public: str, known_hosts: str, config: str) ->
         write(keys, there + ("\n" if there and not there.endswith("\n") else "") + public + "\n")
         changed.append("authorized_keys")
     there = read(settings)
-    if INCLUDE not in _lines(there):  # at the top: below a `Host` it would be of that host alone
+    if INCLUDE not in _lines(there):  # at the top: below a `Host` line it would apply to that host alone
         mark = _BYTE_ORDER if there.startswith(_BYTE_ORDER) else ""
-        write(settings, f"{INCLUDE}\n{there.removeprefix(mark)}")  # ssh takes the mark for a part of the first word
+        write(settings, f"{INCLUDE}\n{there.removeprefix(mark)}")  # ssh would read the mark as part of the first word
         changed.append("config")
     return changed
 

@@ -104,7 +104,7 @@ def _may_be_given(folder: str) -> None:
 
 
 def _is_empty(folder: str) -> bool:
-    return set(os.listdir(folder)) <= {"lost+found"}  # which a new disk has
+    return set(os.listdir(folder)) <= {"lost+found"}  # a new disk has this folder
 
 
 def _needs(program: str) -> None:

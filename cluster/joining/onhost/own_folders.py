@@ -7,7 +7,7 @@ import posixpath
 import pwd
 
 _WITH_ALL_BELOW = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
-_ALONE = ("", "home", "media", "opt", "root", "srv", "tmp", "var")  # what is made below them is fine
+_ALONE = ("", "home", "media", "opt", "root", "srv", "tmp", "var")  # folders below them may be shared
 
 
 def is_the_systems(folder: str) -> bool:

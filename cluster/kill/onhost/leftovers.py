@@ -29,16 +29,16 @@ SEGMENT = re.compile(
 CODE = re.compile(r"(?P<folder>/.*/jobs/(?P<job>[^/]+))/code(?:/.*)?")  # where the ranks of a job run
 KILL_S = 3.0  # for a killed process to be gone
 HEALTH_S = 1800.0  # a run of 'inv health', which has no record, takes less
-ATTENDED_S = 45.0  # after the last word of who looks at a page that is served here (cluster/tunnels/service.py)
+ATTENDED_S = 45.0  # a page counts as viewed for this time after the last touch (cluster/tunnels/service.py)
 
 
 class Request(NamedTuple):
     """Arguments of this program."""
 
-    going: list[str]  # jobs that run, as the master of this cluster knows them
-    over: list[str]  # jobs that do not, whatever their record says
-    lost: Sequence[str] = ()  # jobs that may go on without the master's hearing of it
-    all_mine: bool = False  # what is of no live job, and of nobody else's command, goes too
+    going: list[str]  # active jobs, as this cluster's master knows them
+    over: list[str]  # jobs that are over, whatever their record contains
+    lost: Sequence[str] = ()  # jobs that may be active without a report to the master
+    all_mine: bool = False  # also end processes of no live job and of no other command
     grace_s: float = 5.0
     end: list[list[int]] | None = None  # pid and start of each process to end; None: list only
     segments: list[list[Any]] | None = None  # path and inode of each segment to remove
@@ -243,7 +243,7 @@ def segments(doomed: set[int]) -> list[dict[str, Any]]:
     for entry in os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else ():
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            # Only who may open it can use it; whose processes we cannot look into must not be among them.
+            # A segment must be private: this process cannot inspect other users' processes for its use.
             is_private = os.getuid() == 0 or not status.st_mode & 0o077
             is_file = entry.is_file(follow_symlinks=False)
             if SEGMENT.fullmatch(entry.name) and is_file and status.st_uid == os.getuid() and is_private:
@@ -301,7 +301,8 @@ class Shown:
 
     def __init__(self, identities: set[tuple[int, int]]) -> None:
         self._asked, self._identities = frozenset(identities), set(identities)
-        self._tags: dict[tuple[int, int], tuple[str, str]] = {}  # job and folder of each that was seen with one
+        # Job and folder of each process that was seen with a tag
+        self._tags: dict[tuple[int, int], tuple[str, str]] = {}
         self._sessions: set[tuple[int, str]] = set()
 
     def still_there(self, asked: Request) -> list[dict[str, Any]]:

@@ -23,10 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterable
 
-LOOK_S, ASK_S = 5.0, 60.0  # at the list; at AWS for what it should be, once there is one
+LOOK_S, ASK_S = 5.0, 60.0  # interval of looks at the list; interval of AWS queries, once there is a list
 WORKERS, HOSTS = "/opt/deeplearning/workers", "/opt/deeplearning/hosts"
 PROFILE, SSH = "/etc/profile.d/deeplearning.sh", "/etc/ssh/ssh_config.d/61-deeplearning.conf"
-EXAMPLES = ("hosts", "examples/horovod/tensorflow/hosts")  # in the login user's home, where the folder is there
+EXAMPLES = ("hosts", "examples/horovod/tensorflow/hosts")  # in the login user's home, if the folder exists
 _BEGIN, _END = "# dlami-cluster: names of the nodes, kept by dlami-names", "# dlami-cluster: end of the names"
 _LINE = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}) (\d{1,4})")
 
@@ -111,7 +111,7 @@ def write_names(nodes: list[Node], shared: str, *, is_master: bool, into: str = 
     before = text_of(into + HOSTS)
     hosts = with_names(text_of(into + "/etc/hosts"), nodes)
     if hosts != text_of(into + "/etc/hosts"):
-        with open(into + "/etc/hosts", "w") as file:  # in its place: it may be mounted
+        with open(into + "/etc/hosts", "w") as file:  # written in place: it may be a mount point
             file.write(hosts)
     for path, text in files(nodes, shared, is_master=is_master).items():
         if text != text_of(into + path):

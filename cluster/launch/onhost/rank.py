@@ -23,13 +23,13 @@ import time
 from collections.abc import Mapping
 from typing import NoReturn
 
-NAME = b"dlami-rank"  # by which this process is told from the program
+NAME = b"dlami-rank"  # name that distinguishes this process from the program
 _SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-_DEATH_SIGNAL, _SET_NAME, _SUBREAPER = 1, 15, 36  # of prctl
-_PIECE_S = 0.1  # after which a piece of a line is no longer waited for: a prompt, a progress bar
+_DEATH_SIGNAL, _SET_NAME, _SUBREAPER = 1, 15, 36  # options of prctl
+_PIECE_S = 0.1  # an incomplete line is forwarded after this time: a prompt, a progress bar
 _MOST_HELD = 65536  # bytes
-_ROUNDS, _ROUND_S = 40, 0.05  # for killed processes to be gone: two seconds
-_FAREWELL_S = 2.0  # for the last of its output
+_ROUNDS, _ROUND_S = 40, 0.05  # wait for killed processes: two seconds in all
+_FAREWELL_S = 2.0  # wait for the rest of its output
 _ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
 
 
@@ -65,7 +65,7 @@ def world(told: Mapping[str, str]) -> dict[str, str]:
         "SKYPILOT_NUM_GPUS_PER_NODE": own,
         "SKYPILOT_TASK_ID": told["DLAMI_JOB"],
     }
-    if told["DLAMI_PER"] != "gpu":  # what torchrun takes where its command line does not say it
+    if told["DLAMI_PER"] != "gpu":  # defaults of torchrun's command line
         said.update(
             PET_NNODES=str(len(nodes)), PET_NPROC_PER_NODE=own, PET_NODE_RANK=str(node), PET_MASTER_ADDR=master,
             PET_MASTER_PORT=port,
@@ -92,7 +92,7 @@ def defaults(told: Mapping[str, str], card: str) -> dict[str, str]:
     if card:
         said.update(GLOO_SOCKET_IFNAME=card, TP_SOCKET_IFNAME=card, NCCL_SOCKET_IFNAME=card)
     is_usable = {k: v for k, v in told.items() if not (k == "NCCL_SOCKET_IFNAME" and "/" in v and card)}
-    return {k: v for k, v in said.items() if k not in is_usable}  # NCCL knows devices, no networks
+    return {k: v for k, v in said.items() if k not in is_usable}  # NCCL takes device names, not networks
 
 
 def card_with(address: str) -> str:
@@ -121,7 +121,7 @@ def start(folder: str, words: list[str], environment: Mapping[str, str]) -> NoRe
     folder = os.path.expanduser(folder)
     try:
         os.chdir(folder)
-        if environment["DLAMI_JOB"] in os.getcwd().split("/"):  # a copy of the job's own, not the operator's folder
+        if environment["DLAMI_JOB"] in os.getcwd().split("/"):  # the job's own copy, not the operator's folder
             link_hosts(environment["DLAMI_HOSTFILE"])
     except OSError as e:
         _leave(f"{folder} on {socket.gethostname()}: {e.strerror}: the program runs in that folder on every host", 126)
@@ -191,7 +191,7 @@ class Output:
 
         An OSError is ignored: the program will get one, too.
         """
-        with contextlib.suppress(OSError):  # nobody reads: the program is about to be told so
+        with contextlib.suppress(OSError):  # no reader: the program will get SIGPIPE or EPIPE, too
             while data:
                 data = data[os.write(self._stream, data) :]
         return b""
@@ -211,7 +211,7 @@ def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
         elif number != signal.SIGCHLD:
             _tell(-child, number)
         elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            _tell(-child, signal.SIGKILL)  # the rest of its session; the number is not given anew yet
+            _tell(-child, signal.SIGKILL)  # the rest of its group; before wait, so that the PID is not reused
             status = os.waitpid(child, 0)[1]
             end_left()
             for output in outputs:
@@ -286,7 +286,7 @@ def _tell(pid: int, number: int) -> None:
 def _end_as(status: int) -> NoReturn:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is enough
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no second core dump besides the program's
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from cluster.ssh.onhost.frame import say
 
-STAMPS = "/var/lib/dlami-cluster/setup"  # on the host's own disk: a successor has none
+STAMPS = "/var/lib/dlami-cluster/setup"  # on the host's own disk, so that a replacement has none
 LOG = "/var/log/dlami-setup.log"
 _TAIL_LINES, _TAIL_BYTES = 8, 16384
 _GRACE_S = 5.0
@@ -30,7 +30,7 @@ def run_once(
     began = time.monotonic()
     os.makedirs(STAMPS, mode=0o755, exist_ok=True)
     with open(os.path.join(STAMPS, ".lock"), "w") as lock:
-        while not _taken(lock.fileno()):  # another run of it, or first boot
+        while not _taken(lock.fileno()):  # another set-up, or the first boot, holds the lock
             if time.monotonic() - began > limit_s:
                 return _ended("failed", began, f"another set-up runs here for {limit_s:g} s: see {LOG}")
             time.sleep(_PAUSE_S)

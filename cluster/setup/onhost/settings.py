@@ -18,7 +18,7 @@ GPU_FIELDS = (
     "clocks.max.graphics", "power.limit", "power.default_limit",
 )  # fmt: skip
 _LIMIT_S = 30.0
-_SBIN = ("/usr/sbin", "/sbin")  # on the PATH of root alone, often
+_SBIN = ("/usr/sbin", "/sbin")  # often on root's PATH alone
 
 
 def now(address: str, kernel: list[str]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 SCRATCH = "/opt/dlami/nvme"
-_SECTOR = 512  # bytes, in /proc/diskstats whatever the disk's own are
+_SECTOR = 512  # bytes; the unit of /proc/diskstats for every disk
 _NO_DISK = ("loop", "ram", "dm-", "md", "zram", "sr", "fd", "nbd")
-# EFA's traffic passes the network device by: what was sent and received, and what RDMA has moved.
+# EFA traffic bypasses the network device: bytes sent, received and moved by RDMA.
 _EFA_IN = ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")
 _EFA_OUT = ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes")
 
@@ -72,7 +72,7 @@ def _disk() -> dict[str, int]:
         for line in file:
             fields = line.split()
             name = fields[2]
-            if not name.startswith(_NO_DISK) and os.path.isdir(f"/sys/block/{name}"):  # a part of a disk is not there
+            if not name.startswith(_NO_DISK) and os.path.isdir(f"/sys/block/{name}"):  # partitions have no entry there
                 read, written = read + int(fields[5]) * _SECTOR, written + int(fields[9]) * _SECTOR
     return {"read": read, "written": written}
 

@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 QUERY = "index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,power.limit"
-_AGAIN_S = 30.0  # after one that ended by itself: no driver, say
-_SOON_S = 1.0  # after one that told of some GPUs before it ended: another one is lost, say
-_COMPLAINT_S = 10.0  # for which a complaint is repeated while lines of other GPUs come
+_AGAIN_S = 30.0  # delay before a restart if it reported no GPU, for example without a driver
+_SOON_S = 1.0  # the same if it had reported GPUs, for example when another one is lost
+_COMPLAINT_S = 10.0  # an error is kept for this time while lines of other GPUs arrive
 _TOOLS = "/usr/bin:/usr/local/bin:/usr/local/cuda/bin:/bin"
 
 

@@ -20,7 +20,7 @@ from cluster.top.onhost.jobs import Jobs
 from cluster.top.onhost.ping import Ping
 from cluster.watching.onhost.ranks import all_beats
 
-_LONELY_S = 60  # without a question; then who asked is gone, whether the connection knows it or not
+_LONELY_S = 60  # without a query; then the client is gone, even if the connection does not show it
 
 
 def main(shared: str, others: list[str]) -> None:
@@ -43,10 +43,10 @@ def main(shared: str, others: list[str]) -> None:
             answer["ping_s"] = ping.shortest()
             answer["jobs"] = jobs.newest() if wants_jobs else None
             say(answer)
-    except OSError:  # nobody listens
+    except OSError:  # the client is gone
         pass
     gpus.close()
-    os._exit(0)  # whatever a silent file server holds up
+    os._exit(0)  # exit even if a thread hangs on a file server
 
 
 def _ranks() -> list[dict[str, Any]]:

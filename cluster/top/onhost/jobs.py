@@ -12,7 +12,7 @@ from cluster.ssh.onhost.job_record import OVER
 from cluster.ssh.onhost.trusted_files import open_file, read_file
 
 _EVERY_S = 1.0
-_TAIL = 32 << 10  # of the metrics
+_TAIL = 32 << 10  # bytes at the end of the metrics that are read
 _FROM_ROW = (
     "step", "time", "images_per_s", "rank_images_per_s", "rank_input_s", "rank_compute_s", "rank_reduce_s",
 )  # fmt: skip
@@ -25,7 +25,7 @@ class Jobs:
 
     def __init__(self, shared: str) -> None:
         self._shared = shared
-        self._over: dict[str, float] = {}  # folder -> when its last word was written
+        self._over: dict[str, float] = {}  # folder of an ended job -> time of its state file
         self._found: list[dict[str, Any]] = []
         self._at: float | None = None
         self._thread: threading.Thread | None = None
@@ -55,7 +55,7 @@ class Jobs:
                 if one := self._read(folder):
                     found.append(one)
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
-                continue  # removed this moment, or damaged: `inv jobs.list` names those
+                continue  # just removed, or damaged: `inv jobs.list` names damaged ones
         return found
 
     def _read(self, folder: str) -> dict[str, Any] | None:

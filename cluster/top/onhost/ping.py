@@ -11,13 +11,13 @@ import socket
 import struct
 import time
 
-_WAIT_S = 0.1  # for the first to be back
+_WAIT_S = 0.1  # wait for the first reply
 _ECHO, _ECHO_REPLY = 8, 0
 _TIMESTAMPS = 35  # SO_TIMESTAMPNS and SCM_TIMESTAMPNS
 _TIMESPEC = struct.Struct("@qq")
 _HEAD = struct.Struct("!BBHHH")
 _IP_HEAD = 20
-_TRIES = 3  # without any answer; then these networks answer no ping
+_TRIES = 3  # after so many rounds without a reply, pings are given up
 
 
 class Ping:
