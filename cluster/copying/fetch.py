@@ -178,7 +178,7 @@ def _target(path: str, dst: str, host: Host, folder_each: bool) -> Path:
 
 
 def _problem(kind: str, target: Path) -> str:
-    """Return why the target is no place for a folder, or for a file; "" if it is one."""
+    """Return why the target is no place for a folder or a file, "" if it is one."""
     if kind == "folder" and (target.is_symlink() or (target.exists() and not target.is_dir())):
         return f"{target} is here and no folder: name another, or a folder with a slash at its end"
     if kind == "file" and target.is_dir():

@@ -1,4 +1,4 @@
-"""Quick check before a training: unfit hosts are refused, or left out if the operator asks for that."""
+"""Quick check before a training: unfit hosts are refused, or left out if the operator chose that."""
 
 import sys
 from collections.abc import Sequence

@@ -109,7 +109,7 @@ def _is_late(mine: Answers) -> bool:
 
 
 def _questions(cluster: Cluster, host: Host, more_s: float) -> list[list[Question]]:
-    """Return those of the quick level's questions that the precheck asks."""
+    """Return the subset of the quick level's questions that the precheck uses."""
     wanted = {"history"} if host == _HERE else _ASKED
     chains = [
         [_narrowed(q, wanted, more_s if q.name == "smi" else 0.0) for q in chain]

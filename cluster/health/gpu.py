@@ -55,7 +55,7 @@ def slow_driver(answer: Answer) -> Problem | None:
 
 
 def driver_hangs(answer: Answer, about: About) -> Problem:
-    """Return the problem of an nvidia-smi that timed out. The kernel log, which was read first, may say why."""
+    """Return the problem of an nvidia-smi that timed out. The kernel log, which was read first, may explain it."""
     known = next((w for w in HANGS if w in about.kernel_log), None)
     means = (
         f"the kernel log says why: {known.strip('): ,')}"
@@ -322,7 +322,7 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 @each_gpu
 def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Report a reset or a reboot that the driver itself asks for."""
+    """Report a reset or a reboot that the driver requests."""
     asked = text(gpu, "gpu_recovery_action") or ""
     if not asked and has(gpu, "gpu_power_readings") and not has(gpu, "gpu_reset_status"):
         raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 report one of them

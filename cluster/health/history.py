@@ -99,7 +99,7 @@ def write(
 def write_command(shared: str, folder: str, name: str) -> str:
     """Return the shell command that writes stdin to the file atomically. It never creates the shared folder.
 
-    Other users may write there, so the temporary file gets a name that nobody can have taken.
+    Other users may write there, so mktemp chooses a temporary name that no other user can have taken.
     """
     quoted, path = shlex.quote(folder), shlex.quote(f"{folder}/{name}")
     return (

@@ -296,7 +296,7 @@ def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
 
 
 def silence_problem(result: Result) -> Problem:
-    """Return the problem of a host that gave no answers. Only a silent host is said to need a replacement."""
+    """Return the problem of a host that gave no answers. Only a silent host is advised to be replaced."""
     reason = result.failure.reason if result.failure else Reason.NO_ANSWER
     if reason is Reason.NO_ANSWER:
         what = f"SSH works, but our program gave no answer: {result.problem}"

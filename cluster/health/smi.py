@@ -138,7 +138,7 @@ def one_of(part: Gpu, *names: str) -> str:
 
 
 def number(said: str, unit: str = "") -> int:
-    """Return a count, 0 if the GPU has no such counter (N/A) or does not answer. The latter is a problem of its own."""
+    """Return a count, 0 if the GPU has no such counter (N/A) or does not answer. Another check reports the latter."""
     return 0 if _is_no_value(said) else int(said.removesuffix(unit).strip())
 
 

@@ -105,7 +105,10 @@ def _is_of_a_running_job(who: Mapping[str, Any], about: About) -> bool:
 
 
 def _owner(pid: int, who: Mapping[str, Any], about: About) -> _Owner:
-    """Return the owner of a process outside this cluster's running jobs. A job has ended only if a record says so."""
+    """Return the owner of a process outside this cluster's running jobs.
+
+    A job counts as ended only if its own record or the master's records show it.
+    """
     show = f"inv run --hosts {{ranks}} -- ps -o user,pid,etime,args -p {pid}"
     if who["user"] is None:
         return _Owner(

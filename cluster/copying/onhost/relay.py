@@ -3,7 +3,8 @@
 The hosts form a chain. Receiving and sending are independent: what has been written can be read again, so a host that
 stalls does not delay any host before it. When a host is lost, the one before it continues with the one after it, from
 the first chunk that this one lacks. The head of the chain reads the source instead of receiving. If it cannot continue,
-it tells all hosts why. If no earlier host sends any more, the partial file stays, and the next copy resumes it.
+it sends the reason to all hosts. If no earlier host sends any more, the partial file stays, and the next copy resumes
+it.
 """
 
 from __future__ import annotations

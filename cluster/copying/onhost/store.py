@@ -59,7 +59,7 @@ class Reader:
         self._open: tuple[str, int] | None = None
 
     def read(self, chunk: int) -> bytes:
-        """Return a chunk's bytes. Raises Changed if a file has become shorter, and OSError if one cannot be read."""
+        """Return a chunk's bytes. Raises Changed if a file is now too short, and OSError if one cannot be read."""
         pieces = [self._piece(entry, offset, length) for _, entry, offset, length in self._stream.parts(chunk)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

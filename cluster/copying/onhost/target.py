@@ -57,9 +57,10 @@ class Target:
         self.keeps, self.wanted, self._surplus = False, [], []
 
     def settle(self) -> None:
-        """All files are there: remove what was agreed on, and set links and folders as they are in the source.
+        """Remove the agreed surplus, then restore the links and folders of the source. All files must be there.
 
-        In this order, since a removal changes its folder's time; what cannot be removed leaves no folder half made.
+        The removal comes first because it changes the time of its folder. If it fails, links and folders are restored
+        all the same.
         """
         if self.keeps or (self._surplus and self.shared_with is None):
             try:

@@ -54,8 +54,8 @@ def listed(
 ) -> tuple[list[Entry], list[str]]:
     """Return the entries to copy, and the paths left out.
 
-    Without `rows`, scan `top`. With `rows` and `foreseen`, take the rows as they are, since they are not at `top` yet.
-    Otherwise read the rows' entries at `top`. Raises OSError if one of them is not there as it was sent.
+    Without `rows`, scan `top`. With `rows` and `foreseen`, return exactly the rows, since their files are not at `top`
+    yet. Otherwise read the rows' entries at `top`. Raises OSError if one of them does not match its row.
     """
     if rows is None:
         return scan(top, excludes)
@@ -168,7 +168,7 @@ def _is_same(entry: Entry, path: str) -> bool:
 
 
 def _content(entry: Entry) -> tuple[str, int, str]:
-    """Return the fields of an entry that are the same on every file system, whoever wrote it there."""
+    """Return the fields of an entry that are the same on every file system and for every user."""
     return entry.kind, entry.size, entry.target
 
 

@@ -1,4 +1,4 @@
-"""One side of a measurement between two hosts over plain TCP: the rate of each direction, and the latency.
+"""Measurement between two hosts over plain TCP, one side: the rate of each direction, and the latency.
 
 The listening side accepts only peers that send the right word. The output is the bytes per second to and from the peer,
 and the median of half a round trip in seconds.

@@ -1,4 +1,4 @@
-"""This host's view of the others: their host keys, TCP and SSH to them, and their clocks.
+"""Probes of the other hosts from this one: their host keys, TCP and SSH to them, and their clocks.
 
 Each reading runs in a child of the probe with a time limit.
 """
@@ -119,12 +119,14 @@ def loses_large_frames(address: str, wait_s: float = 0.5, tries: int = 3) -> boo
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
-    """SSH to each address, as mpirun does it: read the clock there, and test whether full-size frames get through.
+    """Test SSH to each address, as mpirun uses it: read the clock there, and transfer full-size frames.
 
     Hosts that do not even answer TCP come first and do not count towards `at_once`, so that they delay no other.
 
-    The result has for each address: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole,
-    failed (ssh ended), stalled (after the small messages), late (there was no time); `error`, ssh's last line.
+    Return a dict per address:
+      exchanges: list of [sent, said, got] in seconds since 1970: our clock, the host's clock, our clock
+      state: whole, failed (ssh ended), stalled (after the small messages), late (there was no time)
+      error: ssh's last line
     """
     remote = (
         f"echo {BEGIN.decode().strip()}; "

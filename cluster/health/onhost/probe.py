@@ -257,7 +257,7 @@ def ask_all(chains: list[list[dict[str, Any]]], readings: dict[str, Any]) -> dic
 
 
 def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
-    """Whether to ask this question. If not, the reason is stored as its answer."""
+    """Return True if this question is to be asked. If not, store the reason as its answer."""
     forbidden = ask.get("unless")
     if forbidden and any(w in answers.get(forbidden[0], {}).get("out", "") for w in forbidden[1:]):
         _file(answers, ask, {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0})

@@ -34,7 +34,7 @@ def client_of(endpoint: str | None) -> tuple[Any, Any]:
 
 
 def sentence(e: Exception) -> str:
-    """Return the text of an error, with the file's name if there is one. Without credentials it says what to do."""
+    """Return the text of an error, with the file's name if there is one. If credentials lack, it has the remedy."""
     if type(e).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return _NO_CREDENTIALS
     if isinstance(e, OSError) and e.strerror:

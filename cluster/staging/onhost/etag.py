@@ -24,7 +24,7 @@ def etag_of(file: BinaryIO, part_bytes: int | None, heard: Callable[[], None] = 
 
     Args:
         part_bytes: size of the parts in which the file was sent, None if it was sent in one.
-        heard: called after each block.
+        heard: callback after each block, so that the watchdog does not report a stall.
     """
     size = file.seek(0, 2)
     file.seek(0)

@@ -16,7 +16,7 @@ def files_below(top: str, heard: Callable[[], None] = lambda: None) -> dict[str,
     Links to folders are not followed. Raises OSError if a folder or its contents cannot be read.
 
     Args:
-        heard: called for each name.
+        heard: callback for each name, so that the watchdog does not report a stall.
     """
     found = {}
     for path in _walk(top, heard):

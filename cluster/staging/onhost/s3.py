@@ -1,4 +1,4 @@
-"""One host's part in a stage: moves its objects, and reports progress and result in frames.
+"""Staging on one host: moves its share of the objects, and reports progress and result in frames.
 
 The host's instance role, or the credentials that boto3 finds in its environment, decide about access to the bucket.
 boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT if it is installed.

@@ -88,7 +88,7 @@ def _made(shared: str) -> str:
 
 
 def _trouble_of(path: str, content: str, rows: Sequence[Row]) -> str:
-    """Why an archive is not what was to be sent; "" if it is."""
+    """Return why the archive does not have exactly these rows and this content, "" if it does."""
     if digest_of(rows) != content:
         return "what it consists of did not arrive as it was sent"
     wanted = {str(row[0]): (row[1], row[2], row[3]) for row in rows}
