@@ -103,7 +103,7 @@ def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
         raise FieldError(
             "nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}"
         )
-    total = found["TotalInstanceCount"]  # of one that has not begun nothing is available, and nothing is used
+    total = found["TotalInstanceCount"]  # before it begins, EC2 reports none as available
     room = (
         total
         if found["State"] == "scheduled"
@@ -180,7 +180,7 @@ def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[
     Raises FieldError if the file system does not exist, is not encrypted, or is mounted in another VPC.
     """
     name, efs = file.storage.efs, aws.client("efs")
-    if not name or (pinned and "MountTarget" in pinned):  # none given, or the stack has a mount target of its own
+    if not name or (pinned and "MountTarget" in pinned):  # none named, or the stack has its own mount target
         return "", ""
     try:
         found = efs.describe_file_systems(FileSystemId=name)["FileSystems"][0]

@@ -18,7 +18,7 @@ from cluster.errors import ClusterError
 CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_timeout=10, read_timeout=30)
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-CLOCK_MOST_S = 240.0  # AWS takes signatures of the last and the next five minutes
+CLOCK_MOST_S = 240.0  # AWS accepts signatures within five minutes of its own time
 SKEWED = ("RequestTimeTooSkewed", "RequestInTheFuture", "InvalidSignatureTimestamp")
 # Messages about the time of a signature, which is valid for minutes. Expired tokens are in EXPIRED.
 _TIME = re.compile(r"[Ss]ignature (not yet current|expired)|is (now )?(earlier|later) than|[Cc]lock")

@@ -24,7 +24,7 @@ class Offer:
     begins: datetime.datetime
     ends: datetime.datetime
     hours: int
-    price: float  # of all of it, paid at once
+    price: float  # of the whole block, paid at once
     currency: str
 
     @property

@@ -32,7 +32,7 @@ class HostCost:
     span: Span
     hours: float
     usd_per_hour: float | None
-    other_usd_per_hour: float | None  # of the other market: spot for on-demand, on-demand for all else
+    other_usd_per_hour: float | None  # price in the other market: spot for on-demand, else on-demand
 
     @property
     def usd(self) -> float | None:
@@ -90,7 +90,7 @@ class Cost:
     hosts: tuple[HostCost, ...]
     items: tuple[standing.Item, ...]  # what is billed besides its instances
     forecast: Forecast | None = None
-    control_plane: ControlPlane | None = None  # of a cluster on EKS, while it is there
+    control_plane: ControlPlane | None = None  # of a cluster on EKS, while it exists
 
     @property
     def hours(self) -> float:

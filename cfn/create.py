@@ -49,11 +49,11 @@ def create(
     if room.refusal and now.status != "CREATE_COMPLETE":
         delete(aws, file, lambda _: None)
         raise NoCapacity((Tried(design=plan.design, said=room.refusal, role=room.role),))
-    guard.look(watch.story)  # once more, where it was refused before
+    guard.look(watch.story)  # again, in case an earlier attempt was refused
     if now.status != "CREATE_COMPLETE":
         place = f"{file.shared}/.dlami-cluster/{file.name}/boot"
         kept = f"The nodes are kept; their logs are in {place} and /run/dlami-cluster. Then `inv stack.delete`."
-        rolled = (  # the file system that the stack made went with it, by RetainExceptOnCreate
+        rolled = (  # RetainExceptOnCreate: the new file system was deleted with the stack
             "Nothing was left running"
             + (f"; node logs are in {place} of {file.storage.efs}" if file.storage.efs else "")
             + ". For about an hour AWS has the end of a failed node's log: `aws ec2 "
@@ -73,7 +73,7 @@ def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None])
     if checkout is None:
         return follow(watch, each)
     watch.bring = checkout.bring
-    checkout.is_there = False  # on another master, if this is not the first
+    checkout.is_there = False  # a new attempt has a new master, which does not have it
     try:
         return follow(watch, each)
     except StackError as e:
@@ -130,7 +130,7 @@ def delete(
     watch.look()
     watch.show = show
     if not stack.status.startswith("DELETE_IN"):
-        watch.story.clear()  # what was before is not this deletion's story
+        watch.story.clear()  # skip events of earlier operations
     cloudformation = aws.client("cloudformation")
     with asking(f"deleting stack {file.name}"):
         if stack.protected:

@@ -38,7 +38,7 @@ def check_root(aws: Aws, file: ClusterFile, ami: str, described: dict[str, Any])
     if root.get("Encrypted") and (snapshot := root.get("SnapshotId")):
         try:
             found = aws.client("ec2").describe_snapshots(SnapshotIds=[snapshot])["Snapshots"]
-        except ClientError:  # another account's, of which EC2 says nothing
+        except ClientError:  # a snapshot of another account, which EC2 does not describe
             return
         if found and found[0].get("KmsKeyId"):
             check_key(aws, file, str(found[0]["KmsKeyId"]))
@@ -48,7 +48,7 @@ def check_default_key(aws: Aws, file: ClusterFile) -> None:
     """Raise ConfigError if Auto Scaling may not use the KMS key that encrypts the account's disks by default."""
     try:
         key = str(aws.client("ec2").get_ebs_default_kms_key_id()["KmsKeyId"])
-    except ClientError:  # without permission to ask: a failed launch will tell
+    except ClientError:  # no permission to query it: a failed launch will show a problem
         return
     check_key(aws, file, key)
 

@@ -22,7 +22,7 @@ from cluster.terminal import counted
 
 T = TypeVar("T")
 Chosen = TypeVar("Chosen", bound=Design)
-PAUSE_S = 300.0  # between two rounds: launches that fail are limited, too
+PAUSE_S = 300.0  # between two rounds, because AWS limits failed launches too
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

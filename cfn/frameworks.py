@@ -16,9 +16,9 @@ class Generation:
     """GPU architecture and the software that supports it."""
 
     gpu: str
-    families: str  # a pattern of the instance types' part before the point
+    families: str  # regular expression for the part of an instance type before the dot
     has_image: bool = True  # AWS's images have a driver for them
-    tensorflow: bool = True  # TensorFlow 2.18 computes on them
+    tensorflow: bool = True  # TensorFlow 2.18 supports them
     why: str = ""  # where one of these is not so
     source: str = ""
 

@@ -96,7 +96,7 @@ def _saved(jobs: Jobs, job: JobView) -> list[str]:
     try:
         say(how_it_was_left(jobs.stop(job.id)))
     except NothingToDo:
-        return []  # it has come to its end meanwhile
+        return []  # the job has ended meanwhile
     except ClusterError as e:
         raise ClusterError(
             f"{e}\nno instance was ended; see to that job, or add --unsaved: what runs is ended as it is"

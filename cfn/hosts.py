@@ -21,7 +21,7 @@ class Member:
 
     instance_id: str
     role: str  # master or worker
-    address: str  # private IPv4; '' while EC2 has none for it
+    address: str  # private IPv4; '' before EC2 has assigned one
     launched: datetime.datetime
     lifecycle: str  # Auto Scaling's lifecycle state: Pending, InService, Terminating
     health: str  # Healthy or Unhealthy

@@ -54,7 +54,7 @@ def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple
             "choose the AMI of that architecture",
         )
     check_system(file.nodes.ami, found)
-    if file.nodes.source and not pinned:  # without it nothing is installed; of a running stack's it is known
+    if file.nodes.source and not pinned:  # only then is it installed; a running stack's image was checked
         check_release(file.nodes.ami, found)
     check_root(aws, file, ami, found)
     return ami, found.get("RootDeviceName") or "/dev/sda1"

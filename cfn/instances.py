@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.errors import ConfigError
 
-_NOT_STANDARD = ("inf", "trn", "mac", "hpc", "dl")  # have quotas of their own, whatever letter they begin with
+_NOT_STANDARD = ("inf", "trn", "mac", "hpc", "dl")  # families with their own quotas, whatever their first letter
 
 
 @dataclass(frozen=True, kw_only=True)

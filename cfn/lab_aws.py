@@ -16,7 +16,7 @@ from cluster.locate import lab_names
 # USD per hour, so that a plan has a price; the price list of the real AWS is asked for the real one.
 PRICES = {"g5.xlarge": 1.006, "g5.12xlarge": 5.672, "g6.8xlarge": 2.0144, "m7i.large": 0.1008, "p4d.24xlarge": 21.96}
 KINDS = ("lab", "ready", "none")
-LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours
+LAB_SCALE = 0.3  # for lab hosts, which really boot: 30 minutes of AWS take 9 here
 SIMULATED_SCALE = 0.05
 ENVIRONMENT = (
     "export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=fake AWS_SECRET_ACCESS_KEY=fake AWS_DEFAULT_REGION=us-east-1"

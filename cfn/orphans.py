@@ -106,7 +106,7 @@ def find(aws: Aws, where: Sequence[str], heard: Callable[[str], None] = lambda _
         heard: is called with each region that has been searched.
     """
     unasked: list[str] = []
-    lock = threading.Lock()  # clients of one session are made one at a time
+    lock = threading.Lock()  # boto3 sessions are not thread-safe when they make clients
     accounts = {region: aws.in_region(region) for region in where}
 
     def look(region: str) -> list[Orphan]:

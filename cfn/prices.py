@@ -9,14 +9,14 @@ from typing import Any
 from cfn.aws import FAILED, Aws, pages
 
 HOURS_OF_A_DAY = 24.0
-DAYS_OF_A_MONTH = 730.0 / 24.0  # of those that a gigabyte's month is billed by
+DAYS_OF_A_MONTH = 730.0 / 24.0  # AWS bills gigabyte-months of 730 hours
 
 # USD per GB and month in us-east-1, as aws.amazon.com/ebs/pricing, /efs/pricing, /fsx/lustre/pricing and
 # /cloudwatch/pricing say; other regions ask up to half as much again.
 VOLUMES = {"gp3": 0.08, "gp2": 0.10, "io1": 0.125, "io2": 0.125, "st1": 0.045, "sc1": 0.015, "standard": 0.05}
 SNAPSHOT, LOGS = 0.05, 0.03
 EFS = {"ValueInStandard": 0.30, "ValueInIA": 0.016, "ValueInArchive": 0.008}
-FSX = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by MB/s per TiB, Lustre, PERSISTENT_2 on SSD
+FSX = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by MB/s per TiB, for Lustre PERSISTENT_2 on SSD
 # USD per hour in us-east-1, as aws.amazon.com/vpc/pricing says
 ADDRESS, NAT = 0.005, 0.045
 # The same of eks/pricing and kms/pricing: a Kubernetes of AWS's in standard support, and a key by the month.
@@ -102,7 +102,7 @@ class PriceList:
             "capacitystatus": "Used",
         }
         filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
-        pricing = self.aws.in_region("us-east-1").client("pricing")  # the price list is served from few regions
+        pricing = self.aws.in_region("us-east-1").client("pricing")  # the price list API exists in few regions
         for offer in map(json.loads, pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]):
             for term in offer.get("terms", {}).get("OnDemand", {}).values():
                 for price in term["priceDimensions"].values():

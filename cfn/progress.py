@@ -29,7 +29,7 @@ PARTS = {
 
 
 STACK = "AWS::CloudFormation::Stack"
-_BEGINS_S = 60.0  # after which the status alone is believed
+_BEGINS_S = 60.0  # limit on waiting for the event; then the status alone decides
 
 
 class Pace:
@@ -56,13 +56,13 @@ class Watch:
     last_event: str = ""
     story: list[Event] = field(default_factory=list)
     activities: set[str] = field(default_factory=set)
-    launches: list[str] = field(default_factory=list)  # failed launches, in Auto Scaling's words
-    refused: dict[str, str] = field(default_factory=dict)  # the newest of them by group
+    launches: list[str] = field(default_factory=list)  # Auto Scaling's messages on failed launches
+    refused: dict[str, str] = field(default_factory=dict)  # the newest of these messages by group
     boots: dict[str, str] = field(default_factory=dict)  # instance -> why its first boot failed
-    on_story: Callable[[list[Event]], None] = lambda _: None  # after each look, with all events so far
+    on_story: Callable[[list[Event]], None] = lambda _: None  # called after each poll with all events so far
     booting: str = ""  # how many nodes are at which step of their first boot
-    nodes: dict[str, str] = field(default_factory=dict)  # instance -> the step at which its first boot is
-    on_nodes: Callable[[], None] = field(default=lambda: None)  # called after each look at them
+    nodes: dict[str, str] = field(default_factory=dict)  # instance -> current step of its first boot
+    on_nodes: Callable[[], None] = field(default=lambda: None)  # called after each poll of the nodes
     bring: Callable[[], bool] = field(default=lambda: False)
     """Sends what the nodes wait for from this machine, if possible now. Returns True if it was sent."""
 
@@ -147,7 +147,7 @@ def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
             aws.client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group
         )
     except ClientError:
-        return []  # the group is not there yet, or not any more
+        return []  # the group does not exist yet, or no longer
     fresh = [a for a in found if is_failed_launch(a) and a["ActivityId"] not in seen]
     seen.update(a["ActivityId"] for a in fresh)
     return [a.get("StatusMessage", a["Description"]) for a in reversed(fresh)]

@@ -44,7 +44,7 @@ def check_network_quotas(aws: Aws, file: ClusterFile) -> None:
     """Raise FieldError if the account has no room for a new stack's VPC and public addresses."""
     ec2 = aws.client("ec2")
     wanted = [("vpc", "L-F678F1CE", 1, "describe_vpcs", "Vpcs", "VPC")] if not file.network.vpc else []
-    addresses = (not file.network.vpc) + (file.access.mode == "ssh")  # of the NAT gateway, of the master
+    addresses = (not file.network.vpc) + (file.access.mode == "ssh")  # one for the NAT gateway, one for the master
     if addresses:
         wanted.append(("ec2", "L-0263D0A3", addresses, "describe_addresses", "Addresses", "public address"))
     for service, quota, number, operation, key, noun in wanted:

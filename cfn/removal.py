@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from cfn.aws import Aws, asking, code_of
 from cfn.progress import wait_for
 
-_GOES_S = 600.0  # for what holds a thing to let go of it: a NAT gateway and a mount target take minutes
+_GOES_S = 600.0  # limit on repeating a call: deleted NAT gateways and mount targets hold others for minutes
 HELD = ("InUse", "DependencyViolation", "IncorrectState", "ResourceInUse", "ScalingActivityInProgress")
 GONE = ("NotFound", "Unknown", "NoSuchEntity")
 
@@ -41,7 +41,7 @@ class Step:
         """
         with asking(f"removing {what}"):
             if not wait_for(lambda: self._try(aws), wait_s, lambda: None):
-                self._call(aws)  # its refusal is the error
+                self._call(aws)  # raises AWS's refusal
 
     def _try(self, aws: Aws) -> bool:
         try:

@@ -33,7 +33,7 @@ _GROUPS = (
     "DeleteScheduledAction", "PutScheduledUpdateGroupAction", "TerminateInstanceInAutoScalingGroup",
     "UpdateAutoScalingGroup",
 )  # fmt: skip
-_MADE = (  # and what happens to it before its tags are known to be there
+_MADE = (  # and actions on new resources, whose tags may not be visible yet
     "CreateLaunchTemplate", "CreatePlacementGroup", "CreateSecurityGroup", "CreateTags", "RevokeSecurityGroupEgress",
     "RunInstances",
 )  # fmt: skip
@@ -61,8 +61,8 @@ _FSX_S3 = ("CreateDataRepositoryAssociation", "DeleteDataRepositoryAssociation")
 ROLES = (
     "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole*", "List*RolePolicies", "PutRolePolicy", "TagRole",
 )  # fmt: skip
-MANAGED = ("AttachRolePolicy", "DetachRolePolicy")  # roles with policies of AWS's own
-_GIVING = ("AttachRolePolicy", "CreateRole", "PutRolePolicy")  # IAM knows iam:PermissionsBoundary for these
+MANAGED = ("AttachRolePolicy", "DetachRolePolicy")  # for roles with AWS's managed policies
+_GIVING = ("AttachRolePolicy", "CreateRole", "PutRolePolicy")  # actions that support the key iam:PermissionsBoundary
 _PROFILES = ("*InstanceProfile",)
 _REMOVED = (
     "autoscaling:DeleteAutoScalingGroup", "ec2:CancelCapacityReservation", "ec2:DeleteInternetGateway",
@@ -174,7 +174,7 @@ def _made(file: ClusterFile) -> list[Statement]:
     is_public = file.access.mode == "ssh"
     made: list[str] = []
     changed: list[str] = []
-    if is_public and file.network.vpc:  # of the master; else they are there for the way out
+    if is_public and file.network.vpc:  # for the master's address; otherwise they are included for NAT
         made.append("AllocateAddress")
         changed += _ADDRESS_CHANGED
     if file.access.mode == "eic":

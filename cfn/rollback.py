@@ -75,7 +75,7 @@ def roll_back(aws: Aws, file: ClusterFile, show: Show, skip: Sequence[str] = ())
     if stack.status != FAILED:
         raise NothingToDo(f"no roll-back of {stack.name} has failed: it is {stack.status}")
     watch = Watch(aws, stack, lambda _: None)
-    watch.look()  # what was before is not this roll-back's story
+    watch.look()  # skip events of earlier operations
     watch.show, watch.story = show, []
     with asking(f"rolling back stack {stack.name}"):
         aws.client("cloudformation").continue_update_rollback(

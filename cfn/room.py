@@ -82,7 +82,7 @@ class Room:
             said = self.watch.refused.get(group, "")
             if said and is_for_lack_of_room(said) and self._is_short(group) and self._fail(resource):
                 self.refusal, self.role = said, "master" if group.endswith("-master") else "worker"
-                self.watch.show = lambda _: None  # what follows is the roll-back
+                self.watch.show = lambda _: None  # the events that follow belong to the roll-back
                 return
 
     def _groups(self) -> Iterable[tuple[str, str]]:

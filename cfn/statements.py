@@ -10,7 +10,7 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG
 
 Statement = dict[str, Any]
-SIZE = 6144  # characters of a managed policy that IAM takes, white space aside
+SIZE = 6144  # maximum characters of a managed policy, without white space
 
 
 def document(*statements: Statement) -> dict[str, Any]:

@@ -24,9 +24,9 @@ class Group:
     """State of one Auto Scaling group."""
 
     name: str
-    wanted: int  # what the stack was made for
-    desired: int  # what the group aims at; somebody may have changed it by hand
-    most: int  # what it may have
+    wanted: int  # size in the stack's template
+    desired: int  # current desired size, which somebody may have changed by hand
+    most: int  # maximum size
     in_service: int
     healthy: int
     suspended: tuple[str, ...]

@@ -16,7 +16,7 @@ from cfn.stack import Stack, StackError, get
 from cluster.errors import NothingToDo
 from cluster.terminal import counted
 
-_ENDS_S = 1800.0  # for instances to end: the largest need minutes
+_ENDS_S = 1800.0  # limit for instances to end: the largest need minutes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +99,14 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     if _described(aws, file) == wanted:
         raise NothingToDo(f"{file.name} is not stopped; `inv stack.status` tells how it is")
     with asking(f"looking at the reservation of {file.name}"):
-        reserved = account.reservation(aws, as_made)  # one that is over, or full, starts nothing
+        reserved = account.reservation(aws, as_made)  # raises if the reservation has ended or is full
         account.check_begun(account.begins(reserved), as_made.nodes.reservation)
     watch = Watch(aws, stack, lambda _: None, group_names(file))
-    watch.look()  # what was before is not this start's story
+    watch.look()  # skip events of earlier operations
     watch.show = show
     suspension.check(aws, group_names(file), "Launch", "a start")
-    lease.drop_if_off(aws, as_made)  # an earlier guard's end is not that of these nodes
-    if as_made.is_guarded:  # before there is a node
+    lease.drop_if_off(aws, as_made)  # an end that an earlier guard scheduled must not apply to these nodes
+    if as_made.is_guarded:  # before any node starts
         with asking(f"setting the guard of {file.name}"):
             lease.begin(aws, as_made, lease.names(as_made))
     _resize(aws, wanted)

@@ -22,7 +22,7 @@ from cfn.hosts import hosts as usable_hosts
 from cluster.errors import ClusterError
 
 _NODE = Path("/etc/dlami-cluster.conf")
-GONE = 1000  # added to the rank of a host that is ended
+GONE = 1000  # added to the rank of a host that is being terminated
 
 
 def main(argv: list[str]) -> int:
@@ -78,7 +78,7 @@ def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:
         }
         for m in usable_hosts(aws, outputs)
     ]
-    return {"slots": int(outputs["Slots"]), "hosts": each}  # a node may still have a program that reads the former
+    return {"slots": int(outputs["Slots"]), "hosts": each}  # nodes with older programs still read "slots"
 
 
 def take(aws: Aws, outputs: dict[str, str], address: str, rank: int, spare: str) -> int | None:
@@ -105,7 +105,7 @@ def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
     if old is None or old.rank is None or old.rank >= GONE:
         return rank if old is None or old.rank is None else old.rank - GONE
     suspension.check(aws, [outputs["WorkerGroup"]], "Launch", "a replacement")
-    nobodys = with_(old, rank=old.rank + GONE)  # so that its successor has a rank before it is quite gone
+    nobodys = with_(old, rank=old.rank + GONE)  # frees the rank for the successor before the old instance is gone
     keep_ranks(aws, [*(m for m in members if m is not old), nobodys])
     if old.lifecycle == "InService":
         with asking(f"replacing host {address}"):

@@ -151,7 +151,7 @@ def _reservations(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
         is_block = r.get("ReservationType") == "capacity-block"
         cancel = Step("ec2", "cancel_capacity_reservation", {"CapacityReservationId": r["CapacityReservationId"]})
         item = standing.reservation(price_list, r)
-        if is_block:  # one that was just bought has no stack yet
+        if is_block:  # a block that was just bought is not in a stack yet
             item = replace(item, note=f"{item.note}; for a cluster whose file names it as nodes.reservation")
         yield Tagged(item=item, tags=tags, steps=() if is_block else (cancel,))
 

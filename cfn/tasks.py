@@ -1,4 +1,4 @@
-"""What the stack tasks do between the command line and the modules: show, ask, act."""
+"""The stack tasks: print what will happen, confirm, act."""
 
 import os
 import sys
@@ -131,7 +131,8 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
     try:
         proposed = update.prepare(aws, file, ami, source)
     except NothingToDo:
-        if not dry_run and lease.drop_if_off(aws, file):  # the update that turned the guard off was not watched
+        # The update that turned the guard off may not have been followed to its end.
+        if not dry_run and lease.drop_if_off(aws, file):
             say(f"the end that an earlier guard of {file.name} had set is taken away")
         raise
     is_at_zero = lease.is_at_zero(aws, file)
@@ -251,7 +252,7 @@ def kept_text(file: ClusterFile, kept: dict[str, str]) -> str:
     """Return a text on what a deletion left in the account, what it costs and how to use it."""
     said = ", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack"
     system = kept.get("SharedFileSystem") or file.storage.efs
-    if not system:  # the create had failed: its file system went with it
+    if not system:  # the create had failed, and its file system was deleted with it
         return f"{file.name} is deleted; kept: {said}"
     return (
         f"{file.name} is deleted; kept: {said}\n"

@@ -19,8 +19,8 @@ from cluster.user_folders import cache_folder
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-_PER_S = 4  # frames
-_MOST = 8  # nodes that are named; of more the rest is counted
+_PER_S = 4  # frames per second
+_MOST = 8  # nodes listed by name; further ones are only counted
 
 
 @dataclass(frozen=True, kw_only=True)

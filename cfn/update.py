@@ -74,7 +74,7 @@ def execute(
         process = "Terminate" if ended_by(aws, change_set, file) else "Launch"
         suspension.check(aws, group_names(file)[1:], process, "an update of the number of nodes")
     watch = Watch(aws, stack, lambda _: None, group_names(file))
-    watch.look()  # what was before is not this update's story
+    watch.look()  # skip events of earlier operations
     watch.show, watch.story, watch.launches = show, [], []
     with asking(f"updating stack {stack.name}"):
         aws.client("cloudformation").execute_change_set(ChangeSetName=change_set.id, StackName=stack.id)
@@ -97,7 +97,7 @@ def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
     stack = check_usable(get(aws, file.name))
     outputs = stack.outputs
     members = read(aws, outputs)
-    keep_ranks(aws, members)  # so that everyone else stays where they are
+    keep_ranks(aws, members)  # so that the other hosts keep their ranks
     old = pick(members, name)
     drift.check_complete(aws, stack)
     suspension.check(aws, [group_names(file)[old.role == "worker"]], "Launch", "a replacement")

@@ -74,7 +74,7 @@ class Beat:
                 file.unlink()
             fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(fd, 0, RECORD.size)  # where there is no room, it is said here
+                os.posix_fallocate(fd, 0, RECORD.size)  # fails here if there is no room
                 self._map = mmap.mmap(fd, RECORD.size)
             finally:
                 os.close(fd)
@@ -123,4 +123,4 @@ class Beat:
         )  # fmt: skip
 
 
-beat = Beat()  # this process's
+beat = Beat()  # the heartbeat of this process

@@ -183,7 +183,7 @@ class OpenCluster:
         """
         from cluster.copying.task import CopyRequest, copy_as_asked
 
-        # A slash at the end of SRC means nothing here, where a path may come from Path.
+        # A slash at the end of `src` is ignored here, because a Path drops it.
         request = CopyRequest(
             src=os.fspath(src),
             dst=dst,
@@ -222,7 +222,7 @@ class OpenCluster:
         made = [over_open_connection(self._reach, h, access, forward_agent=forward_agent) for h in hosts]
         if not (sys.stdin and sys.stdin.isatty()):
             for connection in made:
-                connection.config.run.in_stream = False  # a script's input is its own, and a notebook has none
+                connection.config.run.in_stream = False  # do not read a script's stdin; a notebook has none
         return made
 
 
@@ -299,7 +299,7 @@ class Jobs:
         while True:
             try:
                 view = self._client.show(job)
-                job, answered = view.id, time.monotonic()  # `last` may mean another one the next time
+                job, answered = view.id, time.monotonic()  # `last` may name another job at the next poll
                 if not view.state.is_going:
                     return view
             except ConfigError:

@@ -20,7 +20,7 @@ TAKE_WORDS = {
     "tensorboard": "job",
     "tunnels": "id",
 }
-_ASKING_S = 4.0  # for the master's list of jobs: somebody waits at a prompt
+_ASKING_S = 4.0  # limit on querying the master for jobs, because somebody waits at a prompt
 _complete = invoke.program.complete
 _print_script = invoke.program.print_completion_script
 

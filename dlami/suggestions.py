@@ -16,7 +16,7 @@ _NEVER = frozenset((
     "lab.cut", "lab.down", "lab.notice", "lab.slow", "packages.remove", "reboot", "stack.blocks", "stack.create",
     "stack.delete", "stack.replace", "stack.start", "stack.stop", "stack.update",
 ))  # fmt: skip
-_AGREES = frozenset(("--yes", "--force", "-y"))  # options that skip a question
+_AGREES = frozenset(("--yes", "--force", "-y"))  # options that skip a confirmation
 
 
 def nearest_task(word: str, tasks: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ ON_NODES = {
     "EfsAddon": "aws-efs-csi-driver",
     "MonitoringAddon": "eks-node-monitoring-agent",
 }
-FSX = {"FsxAddon": "aws-fsx-csi-driver"}  # where the cluster file has Lustre
+FSX = {"FsxAddon": "aws-fsx-csi-driver"}  # if the cluster file has Lustre
 # Add-ons that call AWS: service account and AWS's managed policy. The FSx driver only mounts existing file systems,
 # so it needs no permissions.
 IDENTITIES = {

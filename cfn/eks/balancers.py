@@ -8,8 +8,8 @@ from cfn.aws import Aws, pages
 from cfn.removal import Step
 from cfn.tagged import tags_of
 
-_AT_ONCE = 20  # whose tags are asked for
-_SERVICE = ("kubernetes.io/service-name", "service.k8s.aws/stack")  # its namespace and name
+_AT_ONCE = 20  # load balancers per query of tags
+_SERVICE = ("kubernetes.io/service-name", "service.k8s.aws/stack")  # tags that hold the service's namespace and name
 _OF = "kubernetes.io/cluster/"  # as EKS's own controller marks what it makes
 _OF_CONTROLLER = "elbv2.k8s.aws/cluster"  # as the AWS Load Balancer Controller does
 

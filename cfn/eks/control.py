@@ -21,7 +21,7 @@ def add_control_plane(t: Template, design: EksDesign, place: Place) -> eks.Clust
     log = t.add_resource(
         logs.LogGroup(
             "ControlLog",
-            LogGroupName=f"/aws/eks/{design.file.name}/cluster",  # EKS would make it without tags, and for good
+            LogGroupName=f"/aws/eks/{design.file.name}/cluster",  # else EKS creates it, untagged, and never deletes it
             RetentionInDays=LOG_DAYS,
             Tags=tags(design, "control"),
             DeletionPolicy="Delete",

@@ -9,11 +9,11 @@ from cluster.health.instance import instance_of
 from cluster.settings import FieldError
 
 SUFFIX = "-eks"
-KEY_PENDING_DAYS = 7  # the fewest after which KMS deletes a key
+KEY_PENDING_DAYS = 7  # the minimum that KMS allows
 REGION = f"{TAG}region"  # a tag of roles: IAM knows no regions, and a cluster is in one
-LONGEST = 41 - len(SUFFIX)  # of what a cluster file takes as a name
+LONGEST = 41 - len(SUFFIX)  # characters of a name in the cluster file
 CONTROL_PREFIX = 28  # EKS needs 6 free addresses in each of its subnets and asks for 16
-PLACES = {"Public": "elb", "Private": "internal-elb"}  # by which Kubernetes finds the subnets for load balancers
+PLACES = {"Public": "elb", "Private": "internal-elb"}  # tags by which Kubernetes finds the subnets for load balancers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from cfn.tagged import CLUSTER, OURS, STACK_ID, Kind, Tagged, made, tags_of
 from cluster.terminal import counted
 
 OF_EKS, _GROUP = "eks:cluster-name", "aws:autoscaling:groupName"  # AWS's own tags of a node
-_NODES_S, _CONTROL_S = 600, 600  # that their end takes
+_NODES_S, _CONTROL_S = 600, 600  # seconds that their deletion takes
 
 
 def _clusters(aws: Aws) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -92,7 +92,7 @@ def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
         except ClientError as e:
             if "AccessDenied" not in code_of(e):
                 raise
-            continue  # its own policy lets nobody look: it is none of ours
+            continue  # the key's policy denies the query, so it is not ours
         if CLUSTER in tags and kms.describe_key(KeyId=name)["KeyMetadata"]["KeyState"] != "PendingDeletion":
             end = Step("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": KEY_PENDING_DAYS})
             note = f"Kubernetes' secrets; deleted {KEY_PENDING_DAYS} days later, and not billed from then on"

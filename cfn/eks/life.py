@@ -45,7 +45,7 @@ class Groups:
         try:
             self.known |= scaling_groups(self.watch.aws, self.cluster)
         except FAILED:
-            return  # not there yet: the stack's own events tell what matters
+            return  # not created yet: the stack's own events show other failures
         self.watch.groups = tuple(sorted(self.known))
 
 
@@ -120,7 +120,7 @@ def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, give
 def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
     """Execute a change set and return the stack. Raises StackError with the first cause if it was rolled back."""
     watch = Watch(aws, proposed.stack, lambda _: None)
-    watch.look()  # what was before is not this change's story
+    watch.look()  # skip events of earlier operations
     watch.show, watch.story = show, []
     watch.on_story = Groups(watch, proposed.stack.name).look
     with asking(f"changing stack {proposed.stack.name}"):

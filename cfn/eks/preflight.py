@@ -81,4 +81,4 @@ def operator(aws: Aws) -> str:
         session = re.fullmatch(r"arn:[\w-]+:sts::\d+:assumed-role/([^/]+)/.*", arn)
         if not session:
             return arn
-        return str(aws.client("iam").get_role(RoleName=session[1])["Role"]["Arn"])  # with its path
+        return str(aws.client("iam").get_role(RoleName=session[1])["Role"]["Arn"])  # this ARN includes the role's path

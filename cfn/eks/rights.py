@@ -12,7 +12,7 @@ _LOOK = (
     "elasticloadbalancing:Describe*",
     "iam:GetRole",
     "logs:Describe*",
-)  # what stands in the way; who asks
+)  # to find load balancers in the way, and the caller's role
 # For the status, and for deleting a node group whose zone has no capacity.
 _STATUS = ("DeleteNodegroup", "DescribeAddon", "DescribeCluster", "DescribeNodegroup", "ListAddons", "ListNodegroups")
 # Wildcards for what CloudFormation does to this one cluster: a policy may have only 6144 characters.

@@ -36,9 +36,9 @@ class EksStatus:
 
     stack: Stack
     parts: tuple[Part, ...]
-    wanted: int  # nodes, by the node group
-    nodes: int  # that run
-    usd_per_hour: float | None  # of the nodes that run and of the control plane; None where nobody says
+    wanted: int  # desired number of nodes
+    nodes: int  # running nodes
+    usd_per_hour: float | None  # of running nodes and control plane; None: unknown
     billed: tuple[Item, ...]
     cause: Event | None = None
 

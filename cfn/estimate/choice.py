@@ -7,7 +7,7 @@ from cfn.estimate.machines import Machine, machines_with
 from cfn.estimate.step import Step, Training, step
 
 MOST_HOSTS = 64
-WORTH = 1.1  # times the images/s; what is less is within the model's own error
+WORTH = 1.1  # times the images/s; less is within the model's error
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Gpu:
         return 1e12 * {"float32": self.float32, "tf32": self.tf32}.get(precision, self.float16)
 
 
-PCIE3, PCIE4, PCIE5 = 12.0, 24.0, 48.0  # GB/s that a x16 slot brings in practice
+PCIE3, PCIE4, PCIE5 = 12.0, 24.0, 48.0  # GB/s of a x16 slot in practice
 GPUS = {
     "P100": Gpu(10.6, 10.6, 21.2, 732, PCIE3),
     "V100": Gpu(15.7, 15.7, 125, 900, 150),

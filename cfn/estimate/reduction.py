@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from cfn.estimate.machines import Machine
 
-FUSED_BYTES = 64e6  # HOROVOD_FUSION_THRESHOLD, what one all-reduce takes at most
-CYCLE_S = 1e-3  # HOROVOD_CYCLE_TIME, how often Horovod looks what is ready
-MESSAGE_S = {"bus": 5e-6, "efa": 15e-6, "tcp": 30e-6}  # from one GPU to the next, by the way it goes
-NETWORK = {"efa": 0.80, "tcp": 0.65}  # of the card's rate that NCCL reaches
+FUSED_BYTES = 64e6  # HOROVOD_FUSION_THRESHOLD, the maximum size of one all-reduce
+CYCLE_S = 1e-3  # HOROVOD_CYCLE_TIME, the interval at which Horovod collects ready gradients
+MESSAGE_S = {"bus": 5e-6, "efa": 15e-6, "tcp": 30e-6}  # latency of a message from one GPU to the next, by transport
+NETWORK = {"efa": 0.80, "tcp": 0.65}  # share of the card's rate that NCCL reaches
 BUS = 0.75
 
 

@@ -11,7 +11,7 @@ from cfn.estimate.layers import Layer, parameters
 from cfn.estimate.reduction import Gradient, in_turn
 from cfn.estimate.step import FORWARD
 
-GRADIENT_BYTES = 4.0  # of each parameter, in float32
+GRADIENT_BYTES = 4.0  # per parameter, in float32
 HALVINGS = 40
 
 

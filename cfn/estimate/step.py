@@ -10,11 +10,11 @@ from cfn.estimate.reduction import Gradient, summing
 # Shares of the data sheet's peak, fixed by the figures marked so in `published.py`, before comparing the others.
 MATH = {"float32": 1.05, "tf32": 0.28, "float16": 0.6, "bfloat16": 0.6}
 MEMORY = 0.85
-UNFUSED = 1.8  # times the memory that moves where XLA does not fuse what follows a convolution
-KERNELS_S = 6e-6  # of each layer and pass, to start its kernels
-UPDATE_BYTES = 20.0  # of each parameter: gradient, momentum and weight read, the last two written
-CONTENTION = 0.25  # of an all-reduce's time, which the GPU lacks for computing beside it
-JITTER = 0.018  # standard deviation of a rank's step; all wait for the slowest
+UNFUSED = 1.8  # times the memory traffic if XLA does not fuse what follows a convolution
+KERNELS_S = 6e-6  # per layer and pass, to start its kernels
+UPDATE_BYTES = 20.0  # per parameter: read gradient, momentum and weight, write the last two
+CONTENTION = 0.25  # share of an all-reduce's time that slows computing on the GPU
+JITTER = 0.018  # relative standard deviation of a rank's step; all ranks wait for the slowest
 # Images/s of one vCPU, from a shard to a random crop: benchmarks/input_pipeline.py, photographs of 171 and of 60 kB.
 DECODED = {"original": 455.0, "shrunk": 833.0}
 FORWARD = 1.0 / 3.0

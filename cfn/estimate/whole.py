@@ -9,8 +9,8 @@ from cfn.estimate.machines import Machine
 from cfn.estimate.step import FORWARD, Step, Training, step
 
 HOURS_S = 3600.0
-START_S = 60.0  # from the launch to the first step, at most
-VALIDATION = 50_000  # images of ImageNet's
+START_S = 60.0  # maximum from the launch to the first step
+VALIDATION = 50_000  # images of ImageNet's validation set
 
 
 @dataclass(frozen=True, kw_only=True)

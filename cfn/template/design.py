@@ -7,7 +7,7 @@ from cfn.instances import InstanceType, Interface, interfaces
 from cluster.setup.script import Script
 
 TAG = "dlami-cluster:"  # prefix of every tag we set
-UNSEEN_MINUTES = 24 * 60  # until somebody brings this project to nodes that start without it
+UNSEEN_MINUTES = 24 * 60  # time for somebody to install this project on nodes that start without it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ def _efs(t: Template, design: Design) -> efs.FileSystem:
 
 def _fsx(t: Template, design: Design, place: Place, groups: Groups) -> fsx.FileSystem:
     storage = design.file.storage
-    # With S3 behind it FSx is a cache and goes with the stack; alone it holds the only copy and stays.
+    # With S3 behind it FSx is a cache and is deleted with the stack. Alone it holds the only copy and is kept.
     policy = "Delete" if storage.fsx_s3 else KEEP
     lustre = t.add_resource(
         fsx.FileSystem(

@@ -13,8 +13,8 @@ from cluster.errors import ConfigError
 from cluster.files import shipped
 
 SCRIPT = shipped("scripts/first-boot.sh")
-PLACE = PurePosixPath("/run/dlami-cluster/first-boot.sh")  # on a node
-LIMIT = 16 * 1024  # bytes EC2 accepts before base64
+PLACE = PurePosixPath("/run/dlami-cluster/first-boot.sh")  # path on a node
+LIMIT = 16 * 1024  # maximum bytes that EC2 accepts before base64
 
 
 def body() -> str:
@@ -65,7 +65,7 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
     if file.access.rank_credentials:
         settings["RANK_CREDENTIALS"] = "1"
     if design.setup:
-        settings["SETUP"] = design.setup.digest  # another script is another launch template: new nodes run it
+        settings["SETUP"] = design.setup.digest  # a changed script changes the launch template, so new nodes run it
     head: list[Any] = ["#!/bin/bash\n"]
     for name, value in settings.items():
         head += [f"{name}='", value, "'\n"] if not isinstance(value, str) else [f"{name}='{value}'\n"]

@@ -108,7 +108,8 @@ def _launch(
 ) -> ec2.LaunchTemplate:
     lower = role.lower()
     is_in_block = design.file.market(lower) == "capacity-block"
-    ends = {f"{TAG}ends": design.block_ends} if design.block_ends and is_in_block else {}  # read by its notice service
+    # The node's preemption-notice service reads this tag.
+    ends = {f"{TAG}ends": design.block_ends} if design.block_ends and is_in_block else {}
     owned = tags(design, lower, **{f"{TAG}role": lower}, **ends)
     data = ec2.LaunchTemplateData(
         ImageId=Ref("Ami"),
@@ -125,7 +126,7 @@ def _launch(
         UserData=user_data(design, lower, f"{role}Nodes", files),
         TagSpecifications=[ec2.TagSpecifications(ResourceType=kind, Tags=owned) for kind in ("instance", "volume")],
     )
-    if placement and not (design.master and lower == "master"):  # not every small type may be in such a group
+    if placement and not (design.master and lower == "master"):  # some small types are not allowed in such a group
         data.Placement = placement
     if design.file.access.key_pair:
         data.KeyName = design.file.access.key_pair
@@ -247,7 +248,6 @@ def _terms(design: Design) -> str:
     }
     said |= {name: f"{usd:g}" for name, usd in known.items() if usd}
     said |= {"block_ends": design.block_ends} if design.block_ends else {}
-    said |= (
-        {"first_minutes": first_minutes(design.file)} if design.file.is_guarded else {}
-    )  # for the master's first boot
+    # The master's first boot reads first_minutes.
+    said |= {"first_minutes": first_minutes(design.file)} if design.file.is_guarded else {}
     return " ".join(f"{name}={value}" for name, value in said.items())

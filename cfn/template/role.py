@@ -86,7 +86,7 @@ def _look() -> Statement:
             "autoscaling:DescribeScalingActivities",
             "autoscaling:DescribeScheduledActions",
             "ec2:DescribeInstances",
-            "ec2:DescribeSpotPriceHistory",  # what jobs have cost
+            "ec2:DescribeSpotPriceHistory",  # for the cost of jobs
             "pricing:GetProducts",
         ],
     }

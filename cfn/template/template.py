@@ -15,7 +15,7 @@ from cfn.template.role import add_roles
 from cfn.template.security import add_groups
 from cluster.errors import ConfigError
 
-LIMIT = 51_200  # bytes CloudFormation takes in a request
+LIMIT = 51_200  # maximum bytes of a template in a CloudFormation request
 
 
 def stack(design: Design) -> Template:
