@@ -6,7 +6,7 @@ import zlib
 
 from cluster.jobpage.rank_map import RankMap
 
-# Upper bound of the share, and its colour, from faster than the median to slower.
+# Upper bound of the share, and its colour, from faster than the median to slower. Palette index 0: not known.
 COLOURS: tuple[tuple[float, str], ...] = (
     (0.6, "#08519c"),
     (0.75, "#3182bd"),

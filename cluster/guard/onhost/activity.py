@@ -3,9 +3,15 @@
     python3 -m cluster.guard.onhost.activity GUARD [SECONDS]     reports about every half minute, forever
 
 GUARD is the guard's folder on the shared folder. Each kind of useful work is a counter that grows while the work is
-seen. The kinds are: input on a terminal, CPU or GPU load that no job's rank causes, steps of ranks that send
-heartbeats, progress of staging or preparation, and a first boot. In the other direction the reporter copies the guard's
-report to /run, and writes its warnings to every terminal.
+seen:
+
+- input on a terminal
+- CPU or GPU load that no job's rank causes
+- steps of ranks that send heartbeats
+- progress of staging or preparation
+- a first boot
+
+In the other direction the reporter copies the guard's report to /run, and writes its warnings to every terminal.
 """
 
 from __future__ import annotations

@@ -245,7 +245,10 @@ def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
 
 
 def _usd(terms: Terms, amount: float, of_masters: float) -> float:
-    """Return the price of so many instance hours, or of so many instances per hour; `of_masters` are masters'."""
+    """Return the price of `amount` instance hours, `of_masters` of which are the master's.
+
+    For a number of instances instead of hours, this is their price per hour.
+    """
     more = (terms.master_usd_per_hour or terms.usd_per_hour) - terms.usd_per_hour
     return amount * terms.usd_per_hour + of_masters * more
 
