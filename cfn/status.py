@@ -46,7 +46,7 @@ class Status:
     lost: tuple[Resource, ...] = ()
     """Other resources of the stack that were deleted outside it."""
     ends: datetime.datetime | None = None
-    """When its guard ends all nodes. The master postpones it while there is useful work."""
+    """Time at which its guard ends all nodes. The master postpones it while there is useful work."""
     is_bare: bool = False
     """True if the nodes start without this project by the cluster file. Then nothing postpones the end yet."""
     differs: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Heartbeat of a rank: its number of steps, its phase and the time of both, in a file in shared memory.
 
-A job's supervisor reads the files of all ranks and sees by them if the training progresses. An existing process or a
-busy GPU proves nothing. The layout of the file is `RECORD`, and any program may read one or write its own. A heartbeat
-takes about a microsecond and never fails. Outside a job, or without room for the file, it does nothing.
+A job's supervisor reads the files of all ranks, which show if the training progresses. An existing process or a busy
+GPU proves nothing. The layout of the file is `RECORD`, and any program may read one or write its own. A heartbeat takes
+about a microsecond and never fails. Outside a job, or without room for the file, it does nothing.
 """
 
 from __future__ import annotations

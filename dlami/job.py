@@ -59,7 +59,7 @@ def beat(step: SupportsInt | None = None) -> None:
 
 
 def resume() -> Path | None:
-    """Return the path to resume from, or None at the first start.
+    """Return the path to resume from, or None if there is no checkpoint.
 
     It is the newest file or folder in `$DLAMI_JOB_DIR/checkpoints` when this attempt began. Write a checkpoint under a
     name that ends with `.tmp`, and rename it when it is complete. Names with that ending are ignored.

@@ -44,7 +44,7 @@ class Step:
     """Images of all ranks."""
     compute_s: float
     waited_s: float
-    """For all-reduces: their time after the backward pass, and how much they slow the backward pass down."""
+    """Waiting for all-reduces: their time after the backward pass, and how much they slow the backward pass down."""
     uneven_s: float
     """Waiting for the slowest rank."""
     read_s: float

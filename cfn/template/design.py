@@ -42,7 +42,7 @@ class Design:
     subnets: tuple[str, str] = ("", "")
     """Existing subnets of this zone, the public one and the private one; empty: the stack makes them."""
     source_version: str = ""
-    """What nodes.source named when it was pinned: a commit, or an S3 entity tag."""
+    """Pinned version of nodes.source: a commit, or an S3 entity tag."""
     setup: Script | None = None
     """The set-up script that every node runs at first boot."""
 
