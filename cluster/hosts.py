@@ -1,7 +1,7 @@
-"""Hosts and the hostfile: `address slots=N` per line, master first, what `mpirun --hostfile` reads.
+"""Hosts and the hostfile that `mpirun --hostfile` reads: `address slots=N` per line, master first.
 
 A master with `slots=0` runs mpirun and no rank. A spare is a comment to mpirun, `# spare address slots=N`: with
-`slots=0` it would start a daemon there all the same.
+`slots=0` mpirun would still start a daemon there.
 """
 
 import re
@@ -26,7 +26,7 @@ class Host:
     """Instance of the cluster."""
 
     rank: int  # place in the hostfile; 0 is the master
-    address: str  # private address or name: where SSH, MPI and NCCL reach it
+    address: str  # private address or name, which SSH, MPI and NCCL use
     slots: int  # GPUs, or on a machine without them the ranks it may hold; 0: a master that does not train
     is_spare: bool = False  # replaces a dead host; no training uses it until then
 

@@ -35,7 +35,7 @@ class OutputFilter:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._held = ""  # the beginning of an escape sequence, whose end is still to come
+        self._held = ""  # the beginning of an escape sequence whose end has not arrived yet
 
     def feed(self, data: bytes) -> str:
         """Return the text that can be shown now."""

@@ -53,7 +53,7 @@ def _value(kind: Any, raw: object) -> Any:
         return kind(raw)  # ValueError: 'x' is not a valid JobState
     if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
         raise ValueError(f"expected {kind.__name__}, got {_short(raw)}")
-    if isinstance(raw, int | float) and not abs(raw) < _MOST:  # NaN, too: sums and times are made of it later
+    if isinstance(raw, int | float) and not abs(raw) < _MOST:  # NaN, too: later code computes sums and times from it
         raise ValueError(f"{_short(raw)} is no number that can be meant")
     return raw
 

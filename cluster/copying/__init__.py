@@ -1,1 +1,1 @@
-"""`inv copy`: files to all hosts, each passing them on to the next."""
+"""`inv copy`: broadcast of files to all hosts, along a chain in which each host sends to the next."""

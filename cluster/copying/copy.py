@@ -1,4 +1,4 @@
-"""`inv copy`: a file or folder from the master to all hosts, each passing it on while it receives."""
+"""`inv copy`: broadcast of a file or folder from the master to all hosts. Each host sends on while it receives."""
 
 import posixpath
 import secrets
@@ -47,7 +47,7 @@ class Transfer:
     dst: str  # on every host, absolute: the copy's own name
     excludes: Sequence[str] = ()
     encrypt: bool = False
-    delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> what may be removed there
+    delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> paths that may be removed there
     unpack: str = ""  # folder to unpack a tar archive into as it arrives; DST then holds only the archive
     rows: Sequence[Sequence[Any]] | None = None  # entries listed on the machine that has the source, sent to DST first
     silence_s: float = 10.0  # a host that sends and receives nothing for so long is skipped
@@ -63,7 +63,7 @@ class Outcome:
     files: int = 0  # written
     bytes: int = 0
     seconds: float = 0.0
-    plan: Mapping[str, Any] | None = None  # files, bytes, surplus: what a copy would do
+    plan: Mapping[str, Any] | None = None  # files, bytes and surplus of a planned copy
     shared_with: str | None = None  # address of the host that wrote the folder, which this host shares
 
     def record(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def copy(
         on_result=lambda r: _check_head(r, cluster.master, listener.said),
     )
     said = listener.said
-    head = said[cluster.master]  # or it was raised
+    head = said[cluster.master]  # present, else _check_head would have raised
     if head["error"] and cluster.master not in wanted:
         raise ClusterError(f"the master {cluster.master}: {head['error']}")
     lost = {a: why for h in chain if h in said for a, why in said[h]["lost"].items()}

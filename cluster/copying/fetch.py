@@ -1,4 +1,4 @@
-"""`inv fetch`: a file or folder from the master, or from every host into a folder each, to this machine."""
+"""`inv fetch`: copies a file or folder to this machine, from the master, or from every host into its own folder."""
 
 import contextlib
 import os
@@ -108,7 +108,7 @@ def fetch(
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
                 return tuple(pool.map(one, hosts))
-            except BaseException:  # Ctrl-C: what came is kept, and the next fetch goes on from there
+            except BaseException:  # Ctrl-C: partial files are kept, and the next fetch resumes them
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in running:
                     with contextlib.suppress(ProcessLookupError):
@@ -187,9 +187,9 @@ def _problem(kind: str, target: Path) -> str:
 
 
 def _words(cluster: Cluster, host: Host, path: str, target: Path, *, is_folder: bool, dry_run: bool) -> list[str]:
-    """Return the rsync that brings it. rsync compares what it brought by a checksum of the whole file.
+    """Return the rsync command. rsync verifies each transferred file by a checksum of the whole file.
 
-    -c: what is here already, too, and not by size and time.
+    With -c it compares files that are already here by checksum, not by size and time.
     """
     slash = "/" if is_folder else ""
     words = ["rsync", "-rlpt", "-s", "--no-h", f"--partial-dir={PARTIAL}", "--stats", "--info=progress2", "--outbuf=L"]
@@ -233,7 +233,7 @@ def _run(
     listening = threading.Thread(target=lambda: complaints.extend(process.stderr or ()))
     listening.start()
     told = []
-    for line in process.stdout:  # a carriage return ends one, too
+    for line in process.stdout:  # a carriage return ends a line, too
         if at := _AT.match(line):
             show(_number(at[1]), int(at[2]))
         else:

@@ -32,7 +32,7 @@ class About:
     instance: Instance | None = None  # None: not EC2, or a type we do not know
     gpus_on_bus: int = 0  # GPUs that the PCI bus has
     efas_on_bus: int | None = None  # EFA cards that the PCI bus has; None: not known
-    has_no_gpus: bool = False  # its EC2 type is known to have none, and so is its PCI bus
+    has_no_gpus: bool = False  # neither its EC2 type nor its PCI bus has any
     jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: not reported by the master
     over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master
     kernel_log: str = ""  # filtered lines of its kernel log
@@ -66,7 +66,7 @@ class Check:
     missing: str = ""  # how to get the tool
     on_timeout: Callable[[Answer, About], Problem] | None = None
     told_by: "Check | None" = None  # reports a tool that fails, hangs or lost a GPU, for all checks that use the tool
-    reads_failure: bool = False  # the judge reads what a command that failed printed
+    reads_failure: bool = False  # the judge also reads the output of a failed command
     is_answer: Callable[[str], bool] = lambda out: False  # True if a failed command printed a complete answer
     on_slow: Callable[[Answer], Problem | None] | None = None  # judges how long the answer took
     on_failure: Callable[[Answer, About], list[Problem]] | None = None  # judges an answer that holds no report

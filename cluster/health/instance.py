@@ -10,7 +10,7 @@ from pathlib import Path
 class Instance:
     """EC2 instance type, as `aws ec2 describe-instance-types` described it in November 2026."""
 
-    gpu: str  # its GPUs' name, as EC2 has it
+    gpu: str  # EC2's name of its GPUs
     gpus: int
     efa: int  # EFA interfaces at most
     card_gbit: float  # Gbit/s of the first network card, which carries TCP

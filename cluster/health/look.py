@@ -129,7 +129,7 @@ QUESTION_OF = {
     "links": "links",
     "next-ssh": "next-ssh",
 }
-Comparison = tuple[str, str, Callable[[], compare.Found]]  # the check, what an unreadable answer is called, the judge
+Comparison = tuple[str, str, Callable[[], compare.Found]]  # name, check to blame if an answer is unreadable, judge
 
 
 def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 
-SLOW_SHARE = 0.5  # of the median of all pairs: below it a host or link is named; ours
+SLOW_SHARE = 0.5  # of the median of all pairs: below it a host or link is reported; ours
 DROP_SHARE = 0.85  # of this cluster's own baseline; peers' suites and our own runs vary by less
 
 

@@ -51,7 +51,7 @@ def place_problems(text: str, about: About) -> list[Problem]:
     if space := _space_problem(path, said):
         return [space]
     if said["error"]:
-        is_system = path in ("/", "/tmp")  # read-only after errors: a disk to mend, not one to write on
+        is_system = path in ("/", "/tmp")  # read-only after errors: the disk needs repair, not a remount
         look = "inv run --hosts {ranks} --sudo -- 'dmesg | grep -iE \"error|read-only\" | tail -5'"
         return [
             Problem(

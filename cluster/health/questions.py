@@ -33,7 +33,7 @@ from cluster.ssh.result import Result
 GPU_S = 5.0  # limit for nvidia-smi's other commands, besides its report
 SMI_S = 35.0  # without persistence mode nvidia-smi takes up to 30 s on eight GPUs without hanging
 LINK_TIMES = 4  # connections to each other host: a loss of one packet in ten shows in most checks
-PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
+PLACE_S = 6.0  # a disk or server that is busy with checkpoints may take seconds
 SCRATCH = "/opt/dlami/nvme"
 BASICS = (
     "/proc/meminfo",
@@ -57,7 +57,7 @@ _TIME = (  # 127: neither is installed
 Answers = dict[str, Answer]
 _AT_ONCE = 16  # silent hosts whose path is tested in parallel
 PATIENCE = 4  # factor of the connect limit when silent hosts are asked again
-MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # as well as dead
+MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # the host may be busy, or dead
 SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.BROKE_OFF, Reason.SIGNAL}
 BUSY_HERE = 3.0  # load per core above which this machine itself may be the slow one
 _PROBE = "cluster.health.onhost.probe"
@@ -80,7 +80,7 @@ class Question:
     arguments: tuple[Any, ...] = ()
     tool: str = ""  # must be on PATH, or the answer is `missing`
     unless: tuple[str, ...] = field(default=())  # an earlier question, and texts in its answer that forbid this one
-    unless_slow: tuple[str, float] | tuple[()] = ()  # an earlier question, and seconds beyond which this is not asked
+    unless_slow: tuple[str, float] | tuple[()] = ()  # an earlier question, and the seconds above which this is skipped
     parts: tuple["Question", ...] = ()
     disk_of: str = ""  # a local folder: while its disk works, the question gets more time
 

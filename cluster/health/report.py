@@ -26,7 +26,7 @@ class Report:
     problems: Mapping[Host, tuple[Problem, ...]]
     findings: Mapping[Host, Mapping[str, Finding]]  # per check, also those that are well
     seconds: float
-    before: Sequence[Look] = ()  # earlier looks, oldest first
+    before: Sequence[Look] = ()  # earlier checks, oldest first
     notes: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()  # lines of numbers, for rungs that measure
 

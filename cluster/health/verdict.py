@@ -31,7 +31,7 @@ class Problem:
     means: str  # why that matters
     verdict: Verdict
     do: str  # the next action, in words
-    command: str = ""  # the action's command; {ranks} and {addresses} become those of all hosts that have it
+    command: str = ""  # the action's command; {ranks} and {addresses} stand for those of the affected hosts
     unfit: bool = True  # the host must not train before the action is done
 
     @property

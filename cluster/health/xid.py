@@ -101,7 +101,7 @@ def _xid_problems(events: list[Event], about: About) -> list[Problem]:
 def _problem(code: int, verdict: Verdict, means: str, events: list[Event], about: About) -> Problem | None:
     new = [e for e in events if about.seen_until_s is None or e.at_s is None or e.at_s > about.seen_until_s]
     if verdict is Verdict.RESTART_JOB and not new:
-        return None  # the job it hit is over
+        return None  # the job that it affected has ended
     if verdict is Verdict.RESET_GPU and not new and about.needs_no_reset:
         verdict, means = Verdict.WATCH, f"{means}; since then nothing waits for a reset any more"
     where = ", ".join(dict.fromkeys(e.gpu for e in events))

@@ -1,1 +1,1 @@
-"""`inv run`: a command on many hosts, its progress, its answers made short, what the last run left."""
+"""`inv run`: a command on many hosts, its progress, its folded output, and the record of the last run."""

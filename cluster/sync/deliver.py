@@ -20,7 +20,7 @@ from cluster.sync.archive import compressed, is_worth_compressing, write_archive
 from cluster.sync.snapshot import Snapshot
 
 _STORE = "cluster.sync.onhost.store"
-_ANSWER = Limits(total_s=120)  # a shared folder at rest may take a while, and a large archive is read once more
+_ANSWER = Limits(total_s=120)  # an idle shared folder may be slow at first, and a large archive is read once more
 _SENDING = Limits(total_s=3600)
 
 

@@ -18,7 +18,7 @@ class Feeder:
 
     def __init__(self, flow: Flow, after: Sequence[str], connect: Callable[[str], Wire], *, is_plan: bool) -> None:
         self.lost: dict[str, str] = {}  # address -> why
-        self.problem: str | None = None  # what could not be read again for the hosts after
+        self.problem: str | None = None  # error when a chunk could not be read again for the next host
         self.is_done = threading.Event()
         self._flow, self._after, self._connect, self._is_plan = flow, after, connect, is_plan
         self._thread = threading.Thread(target=self._feed_chain, daemon=True)

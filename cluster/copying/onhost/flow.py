@@ -32,7 +32,7 @@ class Flow:
         self.over = ""  # why all hosts must stop
         self._secret = secret
         self._mine: Need | None = None  # what this host needs; None while it is not known
-        self._below: Need | None = None  # and those after it
+        self._below: Need | None = None  # the needs of the hosts after it
         self._digests: list[bytes] = []
         self._recent: dict[int, tuple[bytes | bytearray, bytes]] = {}
         self._is_stopped = False
@@ -101,7 +101,7 @@ class Flow:
         assert self.source
         try:
             data = self.source.read(number)
-        except FileNotFoundError:  # it got its name this moment
+        except FileNotFoundError:  # it was renamed to its final name just now
             data = self.source.read(number)
         return data, self.check(number, data)
 

@@ -93,7 +93,7 @@ class Relay:
     def _lead(self) -> None:
         """Lead the chain: list the source, offer the stream, and write this host's own copy if it is wanted."""
         spec, flow = self._spec, self._flow
-        self._feeder.start()  # it looks for the next host while the source is listed
+        self._feeder.start()  # it connects to the next host while the source is listed
         entries, left_out = tree.listed(spec["rows"], spec["src"], spec["excludes"], foreseen=spec["plan"])
         flow.set_manifest({"kind": "manifest", "rows": [e.row() for e in entries]}, entries)
         say({"manifest": {"entries": len(entries), "left_out": left_out[:50]}})
@@ -226,7 +226,8 @@ class Relay:
         stream = Stream(flow.entries, files, {n: at for n, (at, _) in claims.items()})
         self._store = Store(stream, self._spec["dst"], set(self._target.wanted) & set(files))
         if self._spec["unpack"] and self._target.keeps:
-            from cluster.copying.onhost.unpack import Unpacking  # what it imports costs a host half of its start
+            # Imported here, because its imports take half of a relay's start.
+            from cluster.copying.onhost.unpack import Unpacking
 
             self._unpacking = Unpacking(self._spec["unpack"])
         flow.begin(stream, self._store, claims, is_whole=False)

@@ -17,7 +17,7 @@ from cluster.copying.onhost.errors import Changed
 from cluster.copying.onhost.tree import Entry, join
 from cluster.ssh.onhost.part import open_part, part_of
 
-CHUNK = 256 << 10  # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
+CHUNK = 256 << 10  # a hop sends a chunk on once it is complete: 16 hops of 10 ms at 200 Mbit/s
 _HOLE = 64 << 10  # zeros of this length are not written: the file gets a hole
 _ZEROS = bytes(CHUNK)
 # Least share of the stream per file, so that one chunk does not hold a thousand small files to create.
@@ -148,7 +148,7 @@ class Store(Reader):
 
     def _begin(self, entry: Entry, kept: int = 0) -> None:
         fd = open_part(join(self._top, entry.path))
-        if os.fstat(fd).st_size > kept:  # an empty file that is made empty is written to the disk at once by ext4
+        if os.fstat(fd).st_size > kept:  # ext4 flushes a file at once that is truncated to 0, even an empty one
             os.ftruncate(fd, kept)
         os.ftruncate(fd, entry.size)  # holes at its end can be read before the rest is written
         self._writing = (entry, fd)

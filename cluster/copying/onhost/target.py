@@ -26,9 +26,9 @@ class Target:
         self._excludes, self._surplus = spec["excludes"], spec["delete"].get(self._address, [])
         digest = hashlib.sha256(b"mark" + bytes.fromhex(spec["secret"])).hexdigest()[:16]
         self._mark = os.path.join(os.path.dirname(self._dst), f".copy-{digest}.dlami-part")
-        self._held: int | None = None  # our mark's descriptor, locked: whoever finds it free knows that we are gone
+        self._held: int | None = None  # our mark's descriptor, locked: an unlocked mark shows that its relay is gone
         self.keeps = me > 0 or spec["head_keeps"]
-        self.shared_with: str | None = None  # the address of the host that writes the folder for this one too
+        self.shared_with: str | None = None  # address of the host that writes the folder for this host, too
         self.wanted: list[int] = []
         self._entries: list[tree.Entry] = []
 

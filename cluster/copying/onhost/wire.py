@@ -194,7 +194,7 @@ class Tls:
     """TLS between relays that trust only one certificate, made for one transfer."""
 
     def __init__(self, certificate: str, key: str) -> None:
-        import ssl  # these two cost a host more than all else that it imports
+        import ssl  # imported here: these two take longer than all other imports
         import tempfile
 
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,7 +16,7 @@ from typing import Any
 from cluster.health.onhost.trust import trust
 from cluster.ssh.onhost.telling_line import telling_line
 
-EXCHANGES = 3  # of which the quickest tells the clock's offset best
+EXCHANGES = 3  # the quickest one has the most exact clock offset
 BULK = 20000  # bytes each way: more than any single frame
 AT_ONCE = 8
 CONNECT_S = 5.0

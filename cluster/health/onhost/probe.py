@@ -229,7 +229,7 @@ def _parts(ask: dict[str, Any], readings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(answers: dict[str, Any], ask: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Store an answer under its question's name. Parts have answers of their own, or this one if their child failed."""
+    """Store an answer under its question's name. Parts get their own answers, or this one if their child failed."""
     if "parts" not in ask:
         answers[ask["name"]] = answer
     else:

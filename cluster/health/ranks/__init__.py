@@ -1,1 +1,1 @@
-"""Measures that run as MPI ranks under the trainers' runtime, with TensorFlow and Horovod."""
+"""Measurements that run as MPI ranks under the trainers' runtime, with TensorFlow and Horovod."""

@@ -34,7 +34,7 @@ def main() -> None:
     for size in map(int, asked.sizes.split(",")):
         values = tf.fill([size // 4], float(hvd.rank() + 1))
         times = []
-        for run in range(asked.runs + 1):  # the first one makes buffers and connections
+        for run in range(asked.runs + 1):  # the first run makes buffers and connections
             hvd.allreduce(tf.zeros([1]), name=f"barrier-{size}-{run}")
             began = time.perf_counter()
             total = hvd.allreduce(values, op=hvd.Sum, name=f"reduce-{size}-{run}").numpy()

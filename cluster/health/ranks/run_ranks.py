@@ -24,9 +24,9 @@ from cluster.ssh.limits import Limits
 class RanksRun:
     """Result of an MPI run: the ranks' output, and the cause if it failed."""
 
-    rows: tuple[dict[str, Any], ...]  # the JSON objects that they printed
-    text: str  # all that they printed
-    cause: Cause | None  # why it failed; None if it did not
+    rows: tuple[dict[str, Any], ...]  # JSON objects in the output
+    text: str  # the whole output
+    cause: Cause | None  # cause of the failure, None if it succeeded
     launch: Launch | None
     facts: HostFacts | None  # of the first host
 
