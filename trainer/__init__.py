@@ -1,4 +1,6 @@
-"""Trainers as MPI ranks: what ResNet and Mask R-CNN share. Knows ranks, flags and files, and no hosts."""
+"""Trainers that run as MPI ranks: the code that ResNet and Mask R-CNN share. It handles ranks, flags and files, no
+hosts.
+"""
 
 import os
 

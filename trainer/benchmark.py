@@ -36,7 +36,7 @@ FIXED_SCALE = 128.0  # of the loss in float16
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The flags; those of tf_cnn_benchmarks with the same names."""
+    """Flags of the benchmark. Those that tf_cnn_benchmarks has, too, have its names."""
 
     model: str = flag("resnet50", "network", choices=(*RESNETS, *NETWORKS))
     batch_size: int | None = flag(
@@ -64,17 +64,17 @@ class Config:
 
     @property
     def precision(self) -> str:
-        """Type to compute in."""
+        """Return the type to compute in."""
         return "float16" if self.fp16 else "bfloat16" if self.bf16 else "float32"
 
     @property
     def size(self) -> int:
-        """Pixels of the square input."""
+        """Return the side of the square input, in pixels."""
         return self.image_size or (NETWORKS[self.model].size if self.model in NETWORKS else RESNET_SIZE)
 
     @property
     def batch(self) -> int:
-        """Images per rank and step."""
+        """Return the images per rank and step."""
         if self.batch_size:
             return self.batch_size
         if self.model in NETWORKS:
@@ -87,7 +87,7 @@ class Config:
         return not self.model.endswith(DEEPER)
 
     def training(self) -> resnet.Config:
-        """The same as a run of the ResNet trainer, whose input this program uses."""
+        """Return the matching configuration of the ResNet trainer, whose input this program uses."""
         return resnet.Config(
             model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50",
             batch_size=self.batch,
@@ -126,7 +126,7 @@ class Speed:
 
 
 def overall(speeds: Sequence[Speed]) -> str:
-    """The last lines: mean over ranks and total, with their uncertainties."""
+    """Format the last lines: mean over ranks and total, with their uncertainties."""
     total = sum(s.mean for s in speeds)
     error = sum(s.uncertainty**2 for s in speeds) ** 0.5
     count = len(speeds)
@@ -137,7 +137,7 @@ def overall(speeds: Sequence[Speed]) -> str:
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, Any]:
-    """The flags, checked."""
+    """Parse and check the flags."""
     parser = Parser(prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False)
     add_flags(parser, Config)
     parser.add_argument("--check", action="store_true", help="only look whether it could be done")
@@ -148,7 +148,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Any]:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Checks, or measures as one of the ranks."""
+    """Check the run with `--check`, or measure as one of the ranks."""
     config, arguments = parse(argv)
     from trainer.resnet50.plan import Data, look_up
 
@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(config: Config, data: Any) -> None:
-    """Trains and prints a line every few steps, then the mean over ranks and the total."""
+    """Train and print a line every few steps, then the mean over ranks and the total."""
     from trainer.ranks import start
 
     ranks = start(config.threads)
@@ -226,7 +226,7 @@ def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
 
 
 def make_step(config: Config, classes: int) -> Callable[[Any], float]:
-    """A function that trains on a batch and gives the loss."""
+    """Return a function that trains on a batch and returns the loss."""
     if config.model in NETWORKS:
         return _keras_step(config, classes)
     from trainer.resnet50.network import Variant

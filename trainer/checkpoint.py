@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there: named arrays and a few facts, written atomically, verified before use.
+"""Atomic checkpoints: named arrays and a few facts, verified before use.
 
 A checkpoint is `step-00001000.npz` with the arrays and `step-00001000.json` with the facts and the arrays' checksum.
-The JSON file is renamed into place last: without it there is no checkpoint. It carries a checksum of itself, so that
-a changed fact is found, too. Nothing here knows TensorFlow or the model.
+The JSON file is renamed into place last: without it there is no checkpoint. It carries a checksum of itself, so that a
+changed fact is detected, too. This module does not depend on TensorFlow or the model.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _ARRAYS_FILE = re.compile(r"step-[0-9]{8,18}\.npz")
 
 @dataclass(frozen=True)
 class Folder:
-    """The checkpoints of one job."""
+    """Folder of one job's checkpoints."""
 
     path: Path
     _whole: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
@@ -47,7 +47,7 @@ class Folder:
         return self.path / f"step-{step:08d}.npz"
 
     def facts_file(self, step: int) -> Path:
-        """The file whose presence makes the checkpoint."""
+        """Return the path of this step's facts. The checkpoint exists once this file does."""
         return self.path / f"step-{step:08d}.json"
 
     def steps(self) -> list[int]:
@@ -172,14 +172,14 @@ class Folder:
         return found
 
     def peek(self) -> Facts | None:
-        """The newest checkpoint's facts without a look at its arrays."""
+        """Return the newest checkpoint's facts without verifying its arrays."""
         for step in self._newest_first():
             with contextlib.suppress(OSError, ValueError):
                 return self._read_facts(step)
         return None
 
     def load(self, facts: Facts) -> dict[str, np.ndarray]:
-        """The arrays of a verified checkpoint.
+        """Return the arrays of a verified checkpoint.
 
         Raises:
             TrainerError: they cannot be read after all.
@@ -192,7 +192,7 @@ class Folder:
             raise TrainerError(f"{file} cannot be read as arrays ({e}): remove it to go on from the one before") from e
 
     def best(self) -> Best | None:
-        """The step that `mark_best` last noted, if its checkpoint is still there."""
+        """Return the step and score that `mark_best` last recorded, if its checkpoint still exists."""
         try:
             best = Best.of_text((self.path / BEST).read_text())
         except (OSError, ValueError):
@@ -200,7 +200,7 @@ class Folder:
         return best if self.facts_file(best.step).exists() else None
 
     def mark_best(self, step: int, score: float) -> None:
-        """Notes this checkpoint as the best if its score is higher than any before; it is then kept."""
+        """Record this checkpoint as the best if its score is higher than any before. The best is never removed."""
         check_lease()
         best = self.best()
         if best is None or score > best.score:
@@ -208,10 +208,10 @@ class Folder:
             write_atomically(self.path / BEST, json.dumps(asdict(Best(step, score))) + "\n")
 
     def keep_newest(self, count: int) -> None:
-        """Removes what is older than the newest `count` whole checkpoints, but not the best one.
+        """Remove the checkpoints that are older than the newest `count` intact ones, except the best.
 
-        A damaged checkpoint does not count, or it would displace a good one; where it is newer it stays to be looked
-        at. All were made by this job, and the operator set how many stay.
+        A damaged checkpoint does not count, or it would displace a good one. If it is newer than those, it stays for
+        inspection. This job made all of them, and the operator set how many stay.
         """
         check_lease()
         best, whole = self.best(), 0
@@ -228,7 +228,7 @@ class Folder:
                 self._remove(other)
 
     def remove_partial(self) -> None:
-        """Removes what a killed writer left half-written. Only for the one process that writes here."""
+        """Remove the half-written files of a killed writer. Only the one process that writes here may call it."""
         for path in self.path.glob(".step-*.partial"):
             path.unlink(missing_ok=True)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Times:
-    """Means per step of one rank, in seconds.
+    """Mean times per step of one rank, in seconds.
 
-    On a GPU kernels are queued: PyTorch's spans are the GPU's own; with TensorFlow `compute_s` ends when the last is
-    launched, `reduce_s` when all have run.
+    GPUs execute kernels from a queue. PyTorch's times are the GPU's own. With TensorFlow `compute_s` ends when the last
+    kernel is launched, and `reduce_s` when all have run.
     """
 
     input_s: float  # waiting for the next batch
@@ -18,7 +18,7 @@ class Times:
 
     @property
     def own_s(self) -> float:
-        """The rank's own work, without the others."""
+        """Return the time of the rank's own work, without waiting for the others."""
         return self.input_s + self.compute_s
 
 
@@ -32,31 +32,31 @@ class Interval:
 
 
 class Clock:
-    """Adds up an interval's steps on this rank."""
+    """Clock that adds up the times of an interval's steps on this rank."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begins an interval."""
+        """Start an interval."""
         self._since, self._images, self._steps = time.monotonic(), 0, 0
         self.waited_s, self.away_s, self._compute_s, self._reduce_s = 0.0, 0.0, 0.0, 0.0
 
     def waiting(self) -> "Stopwatch":
-        """Measures a wait for input."""
+        """Return a context that measures a wait for input."""
         return Stopwatch(self, "waited_s")
 
     def paused(self) -> "Stopwatch":
-        """Leaves out what is no training."""
+        """Return a context whose time is excluded, because it is not training."""
         return Stopwatch(self, "away_s")
 
     def stepped(self, images: int, compute_s: float, reduce_s: float) -> None:
-        """Counts a step of so many images over all ranks."""
+        """Count a step of so many images over all ranks."""
         self._images, self._steps = self._images + images, self._steps + 1
         self._compute_s, self._reduce_s = self._compute_s + compute_s, self._reduce_s + reduce_s
 
     def read(self) -> Interval:
-        """The interval; the next begins."""
+        """Return the interval and start the next one."""
         taken = max(time.monotonic() - self._since - self.away_s, 1e-9)
         parts = (self.waited_s, self._compute_s, self._reduce_s)
         found = Interval(
@@ -67,7 +67,7 @@ class Clock:
 
 
 class Stopwatch:
-    """Adds the time inside a `with` to one field of a clock."""
+    """Context that adds its duration to one field of a clock."""
 
     def __init__(self, clock: Clock, name: str) -> None:
         self._clock, self._name = clock, name

@@ -1,7 +1,8 @@
-"""A second copy of the newest checkpoints, on the own disk of another host than rank 0's.
+"""Second copy of the newest checkpoints, on the local disk of another host than rank 0's.
 
-In data-parallel training all ranks hold the same state, so the first rank of the next host writes its own, with the
-same facts: nothing is sent. A shared folder that is lost, full or slow does not take it along, nor does rank 0's host.
+In data-parallel training all ranks hold the same state. So the first rank of the second host writes its own state with
+the same facts, and nothing is sent. The copy survives a lost, full or slow shared folder, and the loss of rank 0's
+host.
 """
 
 import contextlib
@@ -32,12 +33,12 @@ SOURCE = "job"  # the file that names the folder of the job on record
 
 
 def first_ranks(hosts: Sequence[str]) -> list[int]:
-    """The lowest rank of each host, in the order of the hosts."""
+    """Return the lowest rank of each host, in the order of the hosts."""
     return sorted({host: rank for rank, host in reversed(list(enumerate(hosts)))}.values())
 
 
 def copying_rank(hosts: Sequence[str]) -> int | None:
-    """The rank that writes the second copy: the first one on the next host; None where there is one host."""
+    """Return the rank that writes the second copy: the first one on the second host. Returns None for a single host."""
     return next(iter(first_ranks(hosts)[1:]), None)
 
 
@@ -52,7 +53,7 @@ def local_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
-    """The folder and the one it lies in, for this user alone; other users can write where they lie.
+    """Create the folder and its parent for this user alone. Other users can write where the parent lies.
 
     Raises:
         OSError: one of them is not this user's own.
@@ -73,7 +74,7 @@ def _is_private(path: Path) -> bool:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Removes copies of jobs that are no more on record, where the folder that held their record is at hand."""
+    """Remove copies of jobs without a record. Copies stay if the folder that held the record is not mounted."""
     if not _is_private(folder.parent):
         return
     for source in folder.parent.glob(f"*/{SOURCE}"):
@@ -137,7 +138,7 @@ def make_saver(newest: "Newest", shared: Folder | None, hosts: Sequence[str], ra
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest whole checkpoint that any rank has at hand."""
+    """Newest intact checkpoint that any rank can read."""
 
     rank: int = 0  # that has it
     folder: Folder | None = None  # on that rank: where it lies
@@ -195,7 +196,7 @@ def told(newest: Newest, hosts: Sequence[str]) -> str:
 
 
 def remove_copies(hosts: Sequence[str], rank: int, gather: GatherBytes) -> None:
-    """Gives the hosts' disks back when the training is done; all ranks must call it."""
+    """Remove the copies from the hosts' disks after the training. All ranks must call it."""
     gather(b"done")  # rank 0's last checkpoint is on the shared folder
     if rank in first_ranks(hosts) and (path := local_folder()):
         shutil.rmtree(path, ignore_errors=True)

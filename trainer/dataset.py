@@ -39,7 +39,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The folder's manifest; None without one (shards of another tool).
+    """Read the folder's manifest; None without one (shards of another tool).
 
     Raises:
         ConfigError: it cannot be read, or is not what `python -m trainer.imagenet` writes.
@@ -92,7 +92,7 @@ def _shard_name(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Split:
-    """The shards of one split, in the order of their names."""
+    """Shards of one split, ordered by name."""
 
     name: str
     shards: tuple[Path, ...]
@@ -119,12 +119,12 @@ class Split:
 
 
 def find_split(folder: Path, name: str) -> Split:
-    """The split's shards, in `folder` itself or in `folder/<name>`.
+    """Return the split's shards, in `folder` itself or in `folder/<name>`.
 
     Shards are called `<name>-00000-of-00004`, counted from 0 or from 1, as the two reference tools do.
 
     Raises:
-        ConfigError: there is no such folder, no shard, or one of the shards that their names promise is missing.
+        ConfigError: there is no such folder, no shard, or one of the shards that the names imply is missing.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such data folder: 'inv data.imagenet' prepares one")

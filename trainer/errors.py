@@ -21,7 +21,7 @@ class CommonError(TrainerError):
 
 
 class ConfigError(CommonError):
-    """The flags or the data cannot be used; nothing has been changed."""
+    """Error for flags or data that cannot be used. Nothing has been changed."""
 
     exit_code = 2
 
@@ -41,9 +41,9 @@ def report(error: TrainerError) -> None:
 
 
 def entry(body: Callable[[Sequence[str]], None]) -> Callable[..., int]:
-    """A program's `main` whose `TrainerError` becomes one line and its exit code; bugs keep their traceback.
+    """Wrap a program's `main`: a `TrainerError` becomes one line and its exit code. Bugs keep their traceback.
 
-    Among several ranks the process then ends at once, without Horovod's farewell: the other ranks are waiting in a
+    Among several ranks the process then exits at once, without shutting down Horovod. The other ranks are waiting in a
     reduction that this one will not join, and mpirun ends them when it sees the exit code.
     """
 

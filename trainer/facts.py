@@ -25,7 +25,7 @@ class Facts:
     more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: position, seed, the configuration
 
     def as_text(self) -> str:
-        """The file's content."""
+        """Return the content of the facts file."""
         fields = asdict(self)
         return json.dumps({**fields, CHECK: _sha256_of(fields)}, indent=1) + "\n"
 
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Best:
-    """The checkpoint with the highest score so far."""
+    """Best checkpoint so far, by its score."""
 
     step: int
     score: float
@@ -82,7 +82,7 @@ class Best:
 
 
 def whole_number(fields: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """The field of this name, a whole number that is not below `least` and fits into 64 bits; else a ValueError."""
+    """Return the field as a whole number from `least` that fits into 64 bits. Raises ValueError if it is not one."""
     value = fields.get(name)
     if type(value) is not int or not least <= value < 1 << 63:
         raise ValueError(f"{name} is missing" if name not in fields else f"{name} is {str(value)[:40]}")

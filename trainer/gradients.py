@@ -13,10 +13,11 @@ def are_finite(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
 
 
 def larc_factor(weight: tf.Tensor, gradient: tf.Tensor, lr: tf.Tensor, eta: float) -> tf.Tensor:
-    """min(eta |w| / |g| / lr, 1); 1 where a norm is zero.
+    """Return LARC's factor min(eta |w| / |g| / lr, 1); 1 where a norm is zero.
 
     Args:
         gradient: with the weight decay in it.
+
     Source: You et al., arXiv:1708.03888, in the clipping form of the reference.
     """
     w, g = tf.norm(weight), tf.norm(gradient)
@@ -24,7 +25,7 @@ def larc_factor(weight: tf.Tensor, gradient: tf.Tensor, lr: tf.Tensor, eta: floa
 
 
 def next_scale(scale: tf.Tensor, good: tf.Tensor, is_finite: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A dynamic loss scale after a step, and how many good steps in a row it has seen since it last changed."""
+    """Return the dynamic loss scale after a step, and the number of finite steps in a row since it last changed."""
     good = tf.where(is_finite, good + 1, 0)
     grows = good >= GROWS_AFTER
     larger = tf.where(grows, tf.minimum(scale * 2, LARGEST_SCALE), scale)

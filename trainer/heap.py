@@ -1,8 +1,8 @@
-"""Python's search for objects that only hold each other: not while a framework is imported and a network is built.
+"""Settings of Python's garbage collector: rare collections while a framework is imported and a network is built.
 
-It goes through all that there is each time that this has grown by a quarter, and what an import and a graph make stays.
-A process that trains for two steps takes a fifth less of the processor without; some of that at its end, when Python
-searches once more.
+The collector scans all objects each time their number has grown by a quarter, and objects of an import and of a graph
+stay. Without it a process that trains for two steps uses a fifth less CPU time. Python spends some of that at exit,
+when it collects once more.
 """
 
 import gc
@@ -18,7 +18,7 @@ def spare_start() -> None:
 
 
 def settle() -> None:
-    """After a step: it searches as usual, never again in what is there now. Later calls do nothing."""
+    """Restore the usual collections after the first step, but exclude all present objects. Later calls do nothing."""
     if gc.get_threshold()[0] == STARTING:
         gc.freeze()  # 48 of 300,000 objects were dead here
         gc.set_threshold(*USUAL)

@@ -19,7 +19,7 @@ FRAME = HEADER_BYTES + FOOTER_BYTES
 
 
 def load(file: Path, shards: Sequence[Path], sizes: Mapping[str, int]) -> Index | None:
-    """The index of these shards; None where nothing that fits them is kept.
+    """Return the cached index of these shards; None if there is no valid one.
 
     Args:
         sizes: bytes that shards of these names must have.
@@ -37,7 +37,7 @@ def load(file: Path, shards: Sequence[Path], sizes: Mapping[str, int]) -> Index 
 
 
 def save(file: Path, index: Index) -> None:
-    """Keeps the index of whole shards; where there is no room, or no right to write, it is not kept."""
+    """Save the index of intact shards. Skips it if there is no room, or no permission to write."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         arrays = {
@@ -55,7 +55,7 @@ def save(file: Path, index: Index) -> None:
 
 
 def _stats(shards: Sequence[Path]) -> np.ndarray:
-    """[shards, 2] int64: bytes, and time of change in nanoseconds."""
+    """Return [shards, 2] int64: bytes, and modification time in nanoseconds."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(os.stat, shards))
     return np.array([(s.st_size, s.st_mtime_ns) for s in found], np.int64).reshape(-1, 2)

@@ -1,4 +1,6 @@
-"""JPEG files, every warning of libjpeg-turbo an error: what is cut off or damaged is refused, not filled in."""
+"""Strict JPEG decoder. Every warning of libjpeg-turbo is an error: damaged or truncated files are refused, not filled
+in.
+"""
 
 import re
 from dataclasses import dataclass
@@ -38,10 +40,10 @@ class Header:
 
 
 def check_size(height: int, width: int) -> None:
-    """Refuses a size that no picture has; to be called before anything is decoded.
+    """Raise Unusable for an impossible image size. Call it before anything is decoded.
 
     Raises:
-        Unusable: there are no pixels, or more than anybody should make room for.
+        Unusable: there are no pixels, or more than a reader should allocate memory for.
     """
     if height < 1 or width < 1:
         raise Unusable(f"its header says {width} x {height} pixels")
@@ -50,7 +52,7 @@ def check_size(height: int, width: int) -> None:
 
 
 def read_header(data: bytes) -> Header | None:
-    """Size and components from the frame header; None if this is no JPEG. Source: ITU T.81, B.2."""
+    """Read size and components from the frame header; None if the data is not a JPEG. Source: ITU T.81, B.2."""
     if data[:2] != b"\xff\xd8":
         return None
     found: tuple[int, int, int, int] | None = None
@@ -72,10 +74,10 @@ def read_header(data: bytes) -> Header | None:
 
 
 def check_ends(data: bytes, header: Header) -> None:
-    """Looks at the file's outside only: its size is one a picture may have, and its last scan has an end.
+    """Check size and end of the image, without decoding it.
 
     Raises:
-        Unusable: it is not so.
+        Unusable: the size is impossible, the coding is lossless, or the last scan has no end.
     """
     check_size(header.height, header.width)
     if header.frame == LOSSLESS:
@@ -92,7 +94,7 @@ def _has_end(data: bytes, begin: int) -> bool:
 
 
 def check(data: bytes, header: Header) -> None:
-    """Decodes every bit of the scans, to a picture of an eighth of the size, which is faster.
+    """Decode every bit of the scans, to an eighth of the size, which is faster.
 
     Raises:
         Unusable: truncated, or something in it is damaged so that libjpeg-turbo warns.
@@ -101,7 +103,8 @@ def check(data: bytes, header: Header) -> None:
 
 
 def decode(data: bytes, header: Header) -> np.ndarray:
-    """The picture as stored, [height, width, 3] uint8 in OpenCV's channel order; a rotation noted in it is ignored.
+    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order. Ignores a rotation in its
+    metadata.
 
     Raises:
         Unusable: truncated, or something in it is damaged so that libjpeg-turbo warns.

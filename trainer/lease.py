@@ -17,16 +17,16 @@ JOB_FOLDERS = ("DLAMI_JOB_FOLDER", "DLAMI_JOB_DIR")  # either may name the job's
 
 
 class Replaced(TrainerError):
-    """A newer attempt of this job has begun, so this one must not write any more."""
+    """Error for an attempt that may not write any more, because a newer attempt of its job has begun."""
 
 
 def own_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The job's folder; None outside a job."""
+    """Return the job's folder; None outside a job."""
     return next((Path(environment[name]) for name in JOB_FOLDERS if environment.get(name)), None)
 
 
 def own_attempt(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of this attempt; 0 outside a job."""
+    """Return the number of this attempt; 0 outside a job."""
     own = environment.get(ATTEMPT, "")
     return int(own) if own.isdecimal() else 0
 

@@ -56,7 +56,7 @@ def printed(job_dir: Path) -> str:
 
 
 def last_match(pattern: str, text: str) -> float | str | None:
-    """The last thing that a pattern with one group finds, as a number if it is one."""
+    """Return the last match of a pattern with one group, as a number if it is one."""
     found = re.findall(pattern, text, re.M)
     if not found:
         return None
@@ -67,7 +67,7 @@ def last_match(pattern: str, text: str) -> float | str | None:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The axes, what every table has, what was looked for, and why at last."""
+    """Return the table's columns: axes, standard columns, the patterns' columns, and the cause last."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     axes = names[: names.index("job")]
     known = [name for name in _AFTER if name in names]
@@ -76,7 +76,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table with a line of names."""
+    """Format the table as CSV with a header line."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns_of(rows), lineterminator="\n")
     writer.writeheader()
@@ -85,7 +85,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     names = columns_of(rows)
     cells = [[_shown(row.get(name)) for name in names] for row in rows]
     widths = [max(len(row[i]) for row in (names, *cells)) for i in range(len(names))]
@@ -95,7 +95,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(ax: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Images/s: over ranks, a line for each other combination, where ranks vary; else a bar for each cell."""
+    """Draw images/s: over ranks, one line per other combination, if ranks vary; otherwise one bar per cell."""
     names = columns_of(rows)
     axes = names[: names.index("job")]
     reached = [row for row in rows if isinstance(row.get(SPEED), int | float)]
@@ -117,7 +117,8 @@ def draw(ax: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write(folder: Path) -> list[dict[str, Any]]:
-    """`results.csv`, `results.json` and, if a speed was measured, `results.png` beside the state; the rows.
+    """Write `results.csv`, `results.json` and, if a speed was measured, `results.png` beside the state. Returns the
+    rows.
 
     Raises:
         TrainerError: the state cannot be read, or the results cannot be written.
@@ -146,7 +147,7 @@ def _shown(value: Any) -> str:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Writes the results of a matrix, or prints what one job has reached."""
+    """Write the results of a matrix, or print the results of one job."""
     parser = Parser(prog="python -m trainer.matrix", description="The results of a matrix of jobs.")
     parser.add_argument("folder", nargs="?", type=Path, help="of the matrix, with its state.json")
     parser.add_argument("--job-dir", type=Path, help="a job's folder, to measure it alone")

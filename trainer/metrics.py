@@ -1,4 +1,4 @@
-"""A job's numbers over its steps: `metrics.jsonl`, one record per line, and the same as TensorBoard event files."""
+"""Metrics of a job over its steps: `metrics.jsonl`, one record per line, and the same as TensorBoard event files."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ FILE = "metrics.jsonl"
 
 
 def read(job_dir: Path) -> list[dict[str, Any]]:
-    """The records of a job, in the order they were written; damaged lines are passed over with a line on stderr.
+    """Read the records of a job, in the order they were written. Warns on stderr about damaged lines and skips them.
 
-    The last line may have been cut off by a crash; that is not mentioned.
+    A crash may have cut off the last line, which causes no warning.
 
     Raises:
         TrainerError: there is no such file.
@@ -58,10 +58,10 @@ def _scalars(values: Mapping[str, float | list[float]]) -> Iterator[tuple[str, f
 
 
 class Writer:
-    """Appends records to a job's metrics; used by rank 0 only.
+    """Writer that appends records to a job's metrics, on rank 0 only.
 
-    Records at or after `resume_step` are dropped first, those an attempt wrote after the checkpoint that this one
-    resumes from: the file reads like that of an uninterrupted run.
+    It first drops records at or after `resume_step`. Those were written after the checkpoint that this attempt resumes
+    from, so the file reads like that of an uninterrupted run.
 
     Raises:
         Replaced: a newer attempt of the job has begun.
@@ -115,7 +115,7 @@ class Writer:
 
 
 class _Events:
-    """The files that TensorBoard reads."""
+    """TensorBoard event files of a job."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -140,12 +140,12 @@ class _Events:
         return events
 
     def write(self, step: int, now: float, scalars: Mapping[str, float]) -> None:
-        """The values of a step."""
+        """Write the values of a step."""
         tags = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._file.add_event(self._event(wall_time=now, step=step, summary=self._summary(value=tags)))
 
     def close(self) -> None:
-        """Writes what is left, if it can be."""
+        """Write the buffered events and close the file. Ignores a failure."""
         with contextlib.suppress(OSError):
             self._file.close()
 

@@ -19,10 +19,10 @@ DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError, tokeniz
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays by name, without a `:0` at the end.
+    """Return the arrays by name, without a `:0` at the end.
 
     Raises:
-        ConfigError: it is missing, no npz, or damaged.
+        ConfigError: the file is missing, not an npz, or damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:  # a file of one array is no zip

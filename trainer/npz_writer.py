@@ -1,4 +1,4 @@
-"""Arrays written as an npz whose checksum is known when it is written, so that nothing is read again for it."""
+"""Writer of npz files that computes the checksum while it writes, so that the file need not be read again."""
 
 import hashlib
 import zipfile
@@ -11,10 +11,10 @@ BLOCK = 1 << 20  # bytes at a time: they stay in the processor's cache for both 
 
 
 def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> str:
-    """The SHA-256 of what was written; `numpy.load` reads it.
+    """Write the arrays in a form that `numpy.load` reads. Returns the SHA-256 of the bytes written.
 
-    For a thread beside a training: the interpreter's lock is free while checksums are computed and bytes are written,
-    and no array is copied.
+    It suits a thread beside a training: the interpreter's lock is free while checksums are computed and bytes are
+    written, and no array is copied.
     """
     summed = _Summed(file)
     with zipfile.ZipFile(cast(BinaryIO, summed), "w") as archive:
@@ -29,7 +29,7 @@ def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 class _Summed:
-    """A file that is written from its begin to its end; `zipfile` does not seek where there is no `seek`."""
+    """File that is written sequentially and summed up. It has no `seek`, so that `zipfile` does not seek."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sha256 = file, hashlib.sha256()

@@ -1,4 +1,4 @@
-"""An ONNX file put together: operations in the order in which they compute, numbers by name, written whole."""
+"""Builder of ONNX files: operations in the order in which they compute, numbers by name, written atomically."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,36 +18,36 @@ IR_OF_OPSET = {13: 7, 16: 8}
 
 @dataclass
 class Graph:
-    """Operations in the order in which they compute."""
+    """ONNX operations in the order in which they compute."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: list[TensorProto] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
     def add(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """An operation of ONNX's name; the name of its output."""
+        """Add an operation by its ONNX name. Returns the name of its output."""
         self.nodes.append(helper.make_node(kind, inputs, [output], f"{output}:{kind}", **attributes))
         return output
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """The same, named by its number; with several outputs their names."""
+        """Add an operation whose outputs are named by its number. Returns the name, or the names of several outputs."""
         names = [f"{kind}_{len(self.nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
         self.nodes.append(helper.make_node(kind, inputs, names, f"{len(self.nodes)}:{kind}", **attributes))
         return names if outputs > 1 else names[0]
 
     def constant(self, name: str, array: NDArray[Any], kind: Any = np.float32) -> str:
-        """Numbers by name, once; the name."""
+        """Add constant numbers under a name, unless they exist. Returns the name."""
         if name not in self.names:
             self.names.add(name)
             self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(array, kind), name))
         return name
 
     def floats(self, *values: float) -> str:
-        """[n] float32."""
+        """Add a constant of [n] float32."""
         return self.constant(f"floats {values}", np.array(values))
 
     def integers(self, *values: int) -> str:
-        """[n] int64, as shapes, axes and numbers of results are given."""
+        """Add a constant of [n] int64, the type of shapes, axes and counts."""
         return self.constant(f"integers {values}", np.array(values), np.int64)
 
 
@@ -59,7 +59,7 @@ def write(
     outputs: Sequence[onnx.ValueInfoProto],
     opset: int = 13,
 ) -> None:
-    """Checks the graph and writes it, whole or not at all.
+    """Check the graph and write it atomically.
 
     Raises:
         OSError: it cannot be written.

@@ -18,18 +18,18 @@ FILLER = -1
 
 @functools.lru_cache(maxsize=2)  # a batch touches at most two epochs, unless the data is smaller than the batch
 def permutation(examples: int, epoch: int, seed: int) -> np.ndarray:
-    """The order of one epoch, [examples] int64."""
+    """Return the order of one epoch, [examples] int64."""
     return np.random.default_rng((seed, epoch)).permutation(examples)
 
 
 def positions(step: int, rank: int, batch: int, ranks: int) -> np.ndarray:
-    """The run's positions that one rank computes in one step, [batch] int64; ranks take consecutive parts."""
+    """Return the run's positions that one rank computes in one step, [batch] int64. Ranks take consecutive parts."""
     first = (step * ranks + rank) * batch
     return np.arange(first, first + batch)
 
 
 def examples_at(positions: np.ndarray, examples: int, seed: int) -> np.ndarray:
-    """The example at each position, [len(positions)] int64 below `examples`."""
+    """Return the example at each position, [len(positions)] int64 below `examples`."""
     epochs, places = np.divmod(positions, examples)
     out = np.empty(len(positions), np.int64)
     for epoch in np.unique(epochs):
@@ -39,11 +39,11 @@ def examples_at(positions: np.ndarray, examples: int, seed: int) -> np.ndarray:
 
 
 def epoch_order(is_wide: NDArray[np.bool_], *, batch: int, ranks: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The images of one epoch: [steps, ranks, batch] indices, `FILLER` where none is left.
+    """Return the images of one epoch: [steps, ranks, batch] indices, `FILLER` where none is left.
 
-    Images are shuffled anew every epoch and then put together by orientation, so that a batch needs little padding
-    and yet meets other images each time; the few left over of either orientation share batches. The same seed, epoch
-    and batch give the same groups whatever the number of ranks.
+    Images are shuffled again every epoch and then grouped by orientation. So a batch needs little padding and contains
+    other images each time. The few left over of either orientation share batches. The same seed, epoch and batch give
+    the same groups whatever the number of ranks.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(is_wide))
@@ -54,7 +54,7 @@ def epoch_order(is_wide: NDArray[np.bool_], *, batch: int, ranks: int, seed: int
 
 
 def _groups(order: NDArray[np.int64], is_wide: NDArray[np.bool_], batch: int) -> NDArray[np.int64]:
-    """[ceil(N / batch), batch]: whole groups of one orientation, then the rest together."""
+    """Return [ceil(N / batch), batch]: whole groups of one orientation, then the rest together."""
     whole, rest = [], []
     for images in (order[is_wide[order]], order[~is_wide[order]]):
         cut = len(images) // batch * batch
@@ -73,7 +73,7 @@ class Place:
     group: int = 0  # of the epoch's order, whoever computed those before it
 
     def after(self, steps: int, *, groups: int, width: int) -> "Place":
-        """The place when so many steps of `width` groups are done; no step holds groups of two epochs."""
+        """Return the place after so many steps of `width` groups. No step contains groups of two epochs."""
         first = -(-(groups - self.group) // width)
         if steps < first:
             return Place(self.epoch, self.group + steps * width)
@@ -81,7 +81,7 @@ class Place:
         return Place(self.epoch + 1 + epochs, more * width)
 
     def steps_to(self, end: "Place", *, groups: int, width: int) -> int:
-        """Steps of `width` groups until everything before `end` was learned from."""
+        """Return the steps of `width` groups until everything before `end` was learned from."""
         if (self.epoch, self.group) >= (end.epoch, end.group):
             return 0
         if self.epoch == end.epoch:
@@ -90,7 +90,7 @@ class Place:
         return -(-(groups - self.group) // width) + whole - (-end.group // width)
 
     def steps(self, *, groups: int, width: int) -> int:
-        """Whole steps of `width` groups from the run's beginning to here."""
+        """Return the whole steps of `width` groups from the run's beginning to here."""
         return self.epoch * -(-groups // width) + self.group // width
 
 
@@ -98,5 +98,5 @@ BEGINNING = Place()
 
 
 def own_images(count: int, rank: int, ranks: int) -> range:
-    """The images this rank evaluates: each on exactly one rank; none where there are fewer images than ranks."""
+    """Return the images this rank evaluates: each on exactly one rank. A rank may get none."""
     return range(rank, count, ranks)

@@ -1,4 +1,4 @@
-"""Pictures that are no RGB or gray JPEG, read by Pillow: PNG, GIF, BMP, WebP, TIFF, and JPEG in CMYK."""
+"""Decoder of the images that are not RGB or gray JPEGs, with Pillow: PNG, GIF, BMP, WebP, TIFF, and JPEG in CMYK."""
 
 import io
 
@@ -16,13 +16,14 @@ JPEG_IN_TIFF = ("jpeg", "tiff_jpeg")  # as Pillow calls it
 
 
 def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
-    """The picture as stored, [height, width, 3] uint8 in OpenCV's channel order, and what it was: `png`, `cmyk`, ….
+    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order. Also returns its kind: `png`,
+    `cmyk`, ….
 
     Args:
-        header: where it is a JPEG after all.
+        header: that of a JPEG, if it is one.
 
     Raises:
-        Unusable: truncated, damaged, of an absurd size, or of no format that is known.
+        Unusable: truncated, damaged, of an impossible size, or of an unknown format.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -47,7 +48,7 @@ def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
 
 
 def _check_sums(data: bytes) -> None:
-    """Pillow compares a PNG's checksums only when asked, and then decodes nothing."""
+    """Verify a PNG's checksums. Pillow compares them only on request, and then decodes nothing."""
     with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
         image.verify()
 

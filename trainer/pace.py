@@ -8,10 +8,10 @@ SHARE = 0.01  # of the time, that saving may take from the training
 
 
 class Pace:
-    """Learns from what the last checkpoint cost.
+    """Interval between checkpoints by time, adapted to what the last checkpoint cost.
 
     Args:
-        seconds: between two checkpoints; None: learnt; 0: none by time.
+        seconds: between two checkpoints; None: adaptive; 0: none by time.
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -21,7 +21,7 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two checkpoints; 0: none by time."""
+        """Return the seconds between two checkpoints; 0: none by time."""
         return max(LEAST_S, self._cost_s / SHARE) if self._asked is None else self._asked
 
     @property
@@ -30,9 +30,9 @@ class Pace:
         return bool(self.interval_s) and self._clock() - self._since >= self.interval_s
 
     def begin(self) -> None:
-        """Counts from now on: the training's state is what is on disk, or soon will be."""
+        """Restart the interval: the present state is on disk, or soon will be."""
         self._since = self._clock()
 
     def learn(self, cost_s: float) -> None:
-        """Takes note of the seconds by which the last checkpoint held up the training."""
+        """Record the seconds by which the last checkpoint delayed the training."""
         self._cost_s = cost_s

@@ -1,4 +1,4 @@
-"""Files and folders that take their name once they are whole."""
+"""Atomic writing of files and folders."""
 
 import contextlib
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A place beside it to write to: it takes the name at the end, and nothing of it stays where that does not come."""
+    """Yield a temporary path beside `path`, renamed to it on success, removed on failure."""
     partial = path.with_name(f".{path.name}.partial")
     _remove(partial)  # of one that was killed
     try:

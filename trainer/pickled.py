@@ -19,7 +19,7 @@ NUMBERS = ("f2", "f4", "f8", "i4", "i8", "u1", "b1")
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a dictionary, or of the dictionary in it that is named `model`.
+    """Read the arrays of a dictionary, or of the dictionary in it that is named `model`.
 
     Raises:
         ValueError: the file holds something else than arrays of numbers by name, or is damaged.
@@ -42,7 +42,7 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
 
 
 class _Kind:
-    """numpy.dtype: the letter and the size of a number."""
+    """Stand-in for numpy.dtype: the letter and the size of a number."""
 
     def __init__(self, letters: str, *_: Any) -> None:
         self._letters, self._order = letters, "<"
@@ -51,14 +51,14 @@ class _Kind:
         self._order = state[1]
 
     def numpys(self) -> np.dtype[Any]:
-        """The same of NumPy, if it is a plain number."""
+        """Return NumPy's dtype. Raises ValueError if it is not a plain number's."""
         if self._letters not in NUMBERS or self._order not in ("<", ">", "|", "="):
             raise ValueError(f"numbers of type {self._order}{self._letters} are not read")
         return np.dtype(self._order + self._letters)
 
 
 class _Array:
-    """numpy.ndarray: shape, kind, order and bytes."""
+    """Stand-in for numpy.ndarray: shape, kind, order and bytes."""
 
     _state: tuple[Any, ...] = ()
 
@@ -80,12 +80,12 @@ class _Array:
 
 
 def _empty(*_: Any) -> _Array:
-    """numpy's _reconstruct: what comes before the array's state."""
+    """Stand-in for numpy's _reconstruct: returns the array that then gets its state."""
     return _Array()
 
 
 def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
-    """_codecs.encode, by which old protocols write bytes."""
+    """Stand-in for _codecs.encode, by which old protocols write bytes."""
     return text.encode("latin1")
 
 
@@ -107,7 +107,7 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        """The stand-in of what a pickle names."""
+        """Return the stand-in for the name in the pickle. Raises ValueError for any other name."""
         if (module, name) not in _STAND_INS:
             raise ValueError(f"it asks for {module}.{name}")
         return _STAND_INS[module, name]

@@ -1,4 +1,4 @@
-"""A picture in a file of any format that is known: whole, or refused with the reason."""
+"""Strict reader of image files in any known format. Damaged files are refused with the reason."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ LARGEST_FILE = 1 << 28  # bytes
 
 
 def check_length(data: bytes) -> None:
-    """Refuses what cannot be a picture's file. A reader may stop one byte after LARGEST_FILE.
+    """Raise Unusable for a file of impossible length. A reader may stop one byte after LARGEST_FILE.
 
     Raises:
         Unusable: it is empty or too long.
@@ -23,7 +23,7 @@ def check_length(data: bytes) -> None:
 
 
 def read(file: Path) -> bytes:
-    """The file's content.
+    """Return the file's content.
 
     Raises:
         OSError: it cannot be read.
@@ -36,11 +36,12 @@ def read(file: Path) -> bytes:
 
 
 def decode(data: bytes) -> np.ndarray:
-    """The picture as stored, [height, width, 3] uint8, blue green red; a rotation noted in it is ignored. What is
-    damaged is refused, where OpenCV would fill it with gray.
+    """Decode the image as stored, [height, width, 3] uint8, blue green red. Ignores a rotation in its metadata.
+
+    Damaged images are refused, where OpenCV would fill them with gray.
 
     Raises:
-        Unusable: truncated, damaged, of an absurd size, or no picture at all.
+        Unusable: truncated, damaged, of an impossible size, or not an image.
     """
     header = jpeg.read_header(data)
     if header and header.components in (1, 3):
@@ -49,7 +50,7 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def check(data: bytes) -> tuple[int, int]:
-    """Height and width as stored, of a picture that decodes to its end.
+    """Return height and width as stored, after decoding the image to its end.
 
     Raises:
         Unusable: as `decode`.

@@ -1,4 +1,4 @@
-"""A job's training curves as a picture: `python -m trainer.plot JOBDIR --out curves.png`. Reads metrics.jsonl only."""
+"""Plot of a job's training curves: `python -m trainer.plot JOBDIR --out curves.png`. Reads metrics.jsonl only."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ def curve(ax: "Axes", records: Records, kind: str, name: str, label: str, colour
 
 
 def draw_loss(ax: "Axes", records: Records) -> None:
-    """Cross-entropy, training and validation."""
+    """Draw the cross-entropy of training and validation."""
     curve(ax, records, "train", "loss", "training", TRAIN)
     curve(ax, records, "eval", "loss", "validation", EVAL, "o")
     ax.set_ylabel("loss (cross-entropy)")
 
 
 def draw_top1(ax: "Axes", records: Records) -> None:
-    """Top-1, training batches and validation set."""
+    """Draw the top-1 accuracy of training batches and validation set."""
     curve(ax, records, "train", "top1", "training batch", TRAIN)
     curve(ax, records, "eval", "top1", "validation", EVAL, "o")
     ax.set_ylabel("top-1 (%)")
@@ -41,13 +41,13 @@ def draw_top1(ax: "Axes", records: Records) -> None:
 
 
 def draw_rate(ax: "Axes", records: Records) -> None:
-    """Learning rate."""
+    """Draw the learning rate."""
     curve(ax, records, "train", "lr", "learning rate", TRAIN)
     ax.set_ylabel("learning rate")
 
 
 def draw_speed(ax: "Axes", records: Records) -> None:
-    """Images per second over all ranks; the median as a grey line."""
+    """Draw the images per second over all ranks, and their median as a grey line."""
     import numpy as np
 
     curve(ax, records, "train", "images_per_s", "all ranks", TRAIN)
@@ -59,10 +59,10 @@ def draw_speed(ax: "Axes", records: Records) -> None:
 
 
 def plot(job_dir: Path, out: Path) -> None:
-    """Writes the picture: loss, top-1, learning rate and throughput over the steps.
+    """Write the plot: loss, top-1, learning rate and throughput over the steps.
 
     Raises:
-        TrainerError: the job has no metrics yet, or the picture cannot be written.
+        TrainerError: the job has no metrics yet, or the plot cannot be written.
     """
     records = metrics.read(job_dir)
     if not records:
@@ -79,7 +79,7 @@ def plot(job_dir: Path, out: Path) -> None:
 
 @contextmanager
 def picture(out: Path, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes to draw on, written at the end. Raises TrainerError if `out` cannot be written."""
+    """Yield a figure and its axes to draw on, and write it at the end. Raises TrainerError if that fails."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""A process for each core, for work that OpenCV has a part in."""
+"""Process pool, one process per core, for work that uses OpenCV."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Training in float16: the factor of the loss that keeps small gradients from becoming zero. No TensorFlow."""
+"""Loss scale for training in float16, which keeps small gradients from becoming zero. No TensorFlow."""
 
 DYNAMIC = "dynamic"
 """A loss scale that follows the gradients: halved by an overflow, doubled after `GROWS_AFTER` steps without one."""

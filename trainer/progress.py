@@ -15,14 +15,14 @@ from trainer.stragglers import mean_values, rank_values, slow_ranks, straggler_l
 
 @dataclass(frozen=True)
 class Look:
-    """An interval as this rank saw it, and every rank's times in it."""
+    """Speed and times of an interval on this rank, and every rank's times in it."""
 
     interval: Interval
     everyone: list[Times]
 
 
 class Progress:
-    """Every rank has one, since they measure together; only rank 0 prints and writes."""
+    """Progress reporter. Every rank has one, since they measure together, but only rank 0 prints and writes."""
 
     def __init__(self, ranks: Ranks, gather: GatherBytes) -> None:
         self.ranks, self._gather = ranks, gather
@@ -33,7 +33,7 @@ class Progress:
 
     @contextmanager
     def recorded(self, job_dir: Path | None, resume_step: int) -> Iterator[None]:
-        """Inside, rank 0 writes records into the job's folder, if there is one."""
+        """Context in which rank 0 writes records into the job's folder, if there is one."""
         if not self.ranks.is_first or job_dir is None:
             yield
             return
@@ -42,19 +42,19 @@ class Progress:
         self._metrics = None
 
     def say(self, text: str) -> None:
-        """A line for the operator."""
+        """Print a line for the operator, on rank 0."""
         if self.ranks.is_first:
             print(text, flush=True)
 
     def look(self) -> Look:
-        """The interval since the last look; all ranks must call it at the same step."""
+        """Return the interval since the last call, with all ranks' times. All ranks must call it at the same step."""
         interval = self.clock.read()
         # Horovod: a few numbers, once per line.
         told = self._gather(json.dumps(astuple(interval.times)).encode())
         return Look(interval, [Times(*json.loads(times)) for times in told])
 
     def tell_step(self, step: int, line: str, values: Mapping[str, float], look: Look, batch: int) -> None:
-        """The line, the ranks that were slow twice in a row, which is no accident, and the record.
+        """Print the line and the ranks that were slow twice in a row, which is no accident. Then write the record.
 
         Args:
             batch: images per rank and step.
@@ -75,7 +75,7 @@ class Progress:
             self._metrics.write("train", step, {**values, **measured})
 
     def tell_evaluation(self, step: int, lines: str, values: Mapping[str, float]) -> None:
-        """The lines and the record of an evaluation."""
+        """Print the lines and write the record of an evaluation."""
         self.say(lines)
         if self._metrics:
             self._metrics.write("eval", step, values)

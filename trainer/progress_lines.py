@@ -8,11 +8,11 @@ EVERY_S = 5.0
 
 
 class ProgressLines:
-    """Prints 'DONE of TOTAL' about every five seconds; what takes less prints nothing.
+    """Progress printer: prints 'DONE of TOTAL' about every five seconds. Shorter work prints nothing.
 
     Args:
         total: as it is printed last, with its noun: '100 files'.
-        file: where to print; what is in memory by then is printed at once.
+        file: where to print; its buffered content is printed at once.
     """
 
     def __init__(self, total: str, file: TextIO | None = None) -> None:

@@ -1,4 +1,4 @@
-"""TensorFlow's notices at the first session of a process, kept out of a training's lines."""
+"""Filter for the notices that TensorFlow prints at a process's first session."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _done: list[int] = []
 
 
 def quiet(threads: int) -> None:
-    """Have TensorFlow print its notices now, once, and drop them; its other lines are passed on.
+    """Make TensorFlow print its notices now, once, and drop them. Its other lines are passed on.
 
     Args:
         threads: of the process's operations.

@@ -28,22 +28,22 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 prints and writes the files."""
+        """Return True on rank 0, which prints and writes the files."""
         return self.rank == 0
 
 
 def owned_cores(allowed: int, present: int, local_size: int) -> int:
-    """Cores of one rank: those it is bound to, or an equal share of the host's when ranks are not bound."""
+    """Return the number of a rank's cores: those it is bound to, or an equal share of the host's for unbound ranks."""
     return allowed if allowed < present else max(1, present // local_size)
 
 
 def own_gpu(gpus: int, local_rank: int) -> int | None:
-    """The number of the GPU of one of a host's ranks; where there are more ranks than GPUs they share."""
+    """Return the GPU number of one of a host's ranks. If there are more ranks than GPUs, they share."""
     return local_rank % gpus if gpus else None
 
 
 def check_together(size: int, environment: Mapping[str, str]) -> None:
-    """Raises TrainerError where mpirun started more ranks than Horovod finds: each of them would train alone."""
+    """Raise TrainerError if mpirun started more ranks than Horovod finds: each of them would train alone."""
     told = int(environment.get("OMPI_COMM_WORLD_SIZE", size))
     if told != size:
         raise TrainerError(
@@ -53,9 +53,9 @@ def check_together(size: int, environment: Mapping[str, str]) -> None:
 
 
 def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
-    """Starts Horovod and sets up TensorFlow. Without mpirun there is one rank.
+    """Start Horovod and set up TensorFlow. Without mpirun there is one rank.
 
-    Raises TrainerError where Horovod finds other ranks than mpirun started.
+    Raises TrainerError if Horovod finds other ranks than mpirun started.
 
     Args:
         deterministic: the same inputs give the same bits; slower.
@@ -85,7 +85,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
 
 
 def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) -> Any:
-    """The mean of a tensor over the ranks, in float16 on the way if `half`; a single rank needs no copies of it."""
+    """Return the mean of a tensor over the ranks, sent as float16 if `half`. A single rank needs no copies of it."""
     if ranks == 1:
         return value
     import horovod.tensorflow as hvd
@@ -101,7 +101,11 @@ class Gather:
     """
 
     def __init__(self, threads: int) -> None:
-        """`threads`: of this rank's operations."""
+        """Build the graph that gathers.
+
+        Args:
+            threads: of this rank's operations.
+        """
         import horovod.tensorflow as hvd
 
         self._ranks = hvd.size()
@@ -120,7 +124,7 @@ class Gather:
             self._session = tf1.Session(graph=graph, config=aside(threads))
 
     def __call__(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes in the order of the ranks. All ranks must call it, each with at least one byte."""
+        """Return every rank's bytes in the order of the ranks. All ranks must call it, each with at least one byte."""
         if self._ranks == 1:
             return [data]
         feed = {self._data: np.frombuffer(data, np.uint8)}
@@ -132,7 +136,7 @@ class Gather:
 
 @contextmanager
 def lost_ranks_named() -> Iterator[None]:
-    """Turns Horovod's error about a reduction that another rank never joined into a TrainerError of one sentence."""
+    """Raise a one-sentence TrainerError in place of Horovod's error if another rank never joined a reduction."""
     import tensorflow as tf
 
     try:

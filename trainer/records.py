@@ -1,4 +1,4 @@
-"""TFRecord files without TensorFlow: framed records, the `tf.train.Example` inside, and where each record lies.
+"""Reader and writer of TFRecord files without TensorFlow: framed records, `tf.train.Example` messages, record index.
 
 Source of both formats: tensorflow/core/lib/io/record_writer.h and tensorflow/core/example/example.proto.
 """
@@ -26,7 +26,7 @@ Feature = bytes | str | int | list[int] | list[bytes] | list[float]
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and offset as TFRecord wants it, so that a checksum of checksums stays safe."""
+    """Return the CRC-32C, rotated and offset as in TFRecord, so that a checksum of checksums stays safe."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -50,7 +50,7 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, *payload: bytes) -> list[bytes]:
-    """A field as pieces, so that an image inside messages inside a message is copied once."""
+    """Return a field as pieces, so that an image inside messages inside a message is copied once."""
     return [_varint(number << 3 | 2) + _varint(sum(map(len, payload))), *payload]
 
 
@@ -71,12 +71,12 @@ def _entry(key: str, value: Feature) -> list[bytes]:
 
 @lru_cache(maxsize=1 << 14)
 def _known_entry(key: str, value: str | int) -> bytes:
-    """Sizes, labels and names come again and again."""
+    """Return a serialized entry from a cache, because sizes, labels and names repeat."""
     return b"".join(_entry(key, value))
 
 
 def example(features: Mapping[str, Feature]) -> bytes:
-    """A serialized `tf.train.Example`; an empty list of numbers is an empty float list."""
+    """Return a serialized `tf.train.Example`. An empty list of numbers becomes an empty float list."""
     pieces: list[bytes] = []
     for key, value in features.items():
         pieces += [_known_entry(key, value)] if isinstance(value, str | int) else _entry(key, value)
@@ -84,7 +84,7 @@ def example(features: Mapping[str, Feature]) -> bytes:
 
 
 def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:
-    """The bytes and integers of a serialized `tf.train.Example` by key; numbers with a point are left out.
+    """Parse a serialized `tf.train.Example` to its bytes and integers by key. Floats are left out.
 
     Raises:
         ValueError: it is no such message.
@@ -103,7 +103,7 @@ def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:
 
 
 def _message(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(field, payload) of a message whose fields all have a length."""
+    """Yield (field, payload) of a message whose fields all have a length."""
     position = 0
     while position < len(data):
         tag, position = _read_varint(data, position)
@@ -133,7 +133,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write(file: BinaryIO, records: Iterable[bytes]) -> int:
-    """Frames and writes the records; how many there were."""
+    """Frame and write the records. Returns their number."""
     count = 0
     for record in records:
         file.write(frame(record))
@@ -159,7 +159,7 @@ def _damaged(path: Path, what: str) -> TrainerError:
 
 
 def _spans(path: Path, bytes_expected: int | None = None) -> Iterator[tuple[int, int]]:
-    """(offset, length) of the data of each record, read from the headers alone."""
+    """Yield (offset, length) of the data of each record, read from the headers alone."""
     position = 0
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -187,14 +187,15 @@ def _readable_spans(path: Path, bytes_expected: int | None) -> list[tuple[int, i
 
 
 def scan(paths: Iterable[Path], skip_damaged: bool = False, sizes: Mapping[str, int] | None = None) -> Index:
-    """The index of these shards, with `skip_damaged` without those that are damaged, each named on stderr by rank 0.
+    """Return the index of these shards. With `skip_damaged` rank 0 warns on stderr about each damaged shard and skips
+    it.
 
     Args:
-        sizes: bytes that shards of these names must have; a shard cut off between two records is seen by nothing else.
+        sizes: bytes that shards of these names must have. Nothing else detects a shard cut off between two records.
 
     Raises:
-        TrainerError: a shard is not a TFRecord file, ends in the middle of a record or has another size; names it and
-            the byte.
+        TrainerError: a shard is not a TFRecord file, ends in the middle of a record or has another size. The message
+            names it and the byte.
     """
     shards, spans = [], []
     for path in paths:
@@ -214,7 +215,7 @@ def scan(paths: Iterable[Path], skip_damaged: bool = False, sizes: Mapping[str, 
 
 
 def read_all(path: Path) -> Iterator[bytes]:
-    """The data of each record, every checksum verified."""
+    """Yield the data of each record, with every checksum verified."""
     with path.open("rb") as file:
         for offset, length in _spans(path):
             file.seek(offset)

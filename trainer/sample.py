@@ -47,7 +47,7 @@ HUE_SPREAD = 16.0  # deviation of the hue: classes overlap
 
 
 def synset(number: int) -> str:
-    """The id of the class with this number, in the form of a WordNet id that WordNet does not use."""
+    """Return the id of the class with this number, in the form of a WordNet id that WordNet does not use."""
     return f"n9{number:07d}"
 
 
@@ -83,7 +83,7 @@ def _clutter(picture: np.ndarray, rng: np.random.Generator) -> None:
 
 
 def _polygon(shape: str) -> np.ndarray:
-    """Corners about the origin, within the unit circle, [K, 2]."""
+    """Return the corners about the origin, within the unit circle, [K, 2]."""
     if shape == "cross":
         a, b = 0.32, 0.95
         quarter = np.array([(-a, -b), (a, -b), (a, -a)])
@@ -96,7 +96,7 @@ def _polygon(shape: str) -> np.ndarray:
 
 
 def _outline(shape: str, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """[H, W] uint8, 255 inside the shape."""
+    """Draw the shape's mask [H, W] uint8, 255 inside."""
     mask = np.zeros((height, width), np.uint8)
     radius = rng.uniform(0.28, 0.46) * min(height, width)
     centre = np.array([width, height]) / 2 + rng.uniform(-0.12, 0.12, 2) * min(height, width)
@@ -113,7 +113,7 @@ def _outline(shape: str, height: int, width: int, rng: np.random.Generator) -> n
 
 
 def _textured(texture: str, hue: float, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """[H, W, 3] float32: the colour, and on it the texture in a darker or lighter one."""
+    """Draw [H, W, 3] float32: the colour, and on it the texture in a darker or lighter one."""
     colour = _colour(hue, rng.uniform(110, 255), rng.uniform(110, 200))
     other = _colour(hue + rng.normal(0, 12), rng.uniform(40, 220), rng.choice((40.0, 245.0)))
     y, x = np.mgrid[:height, :width].astype(np.float32)
@@ -131,7 +131,7 @@ def _textured(texture: str, hue: float, height: int, width: int, rng: np.random.
 
 @dataclass(frozen=True)
 class Task:
-    """A file to draw."""
+    """Image file to draw."""
 
     path: Path
     kind: int
@@ -139,14 +139,14 @@ class Task:
 
 
 def write(task: Task) -> None:
-    """Draws one file."""
+    """Draw one file."""
     picture = draw(KINDS[task.kind], np.random.default_rng(task.seed))
     _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
     task.path.write_bytes(data.tobytes())
 
 
 def tasks(out: Path, train: int, validation: int, seed: int) -> list[Task]:
-    """Every file of the set; the classes come in turn."""
+    """Return every file of the set. The classes alternate."""
     count = len(KINDS)
     names = [synset(kind) for kind in range(count)]
     training = [
@@ -158,7 +158,7 @@ def tasks(out: Path, train: int, validation: int, seed: int) -> list[Task]:
 
 
 def write_set(out: Path, train: int, validation: int, seed: int, processes: int | None = None) -> None:
-    """Draws the whole set. Equal seeds give equal files.
+    """Draw the whole set. Equal seeds give equal files.
 
     Raises:
         ConfigError: there is already something at `out`, or a number is too small.
@@ -172,7 +172,7 @@ def write_set(out: Path, train: int, validation: int, seed: int, processes: int 
 
 
 def check(out: Path, train: int, validation: int, seed: int) -> None:
-    """Checks what `write_set` would do, raising the same errors and changing nothing."""
+    """Check that `write_set` could run. Raises the same ConfigErrors and changes nothing."""
     if train < len(KINDS) or validation < len(KINDS):
         raise ConfigError(f"--train and --validation must be at least {len(KINDS)}, one per class")
     if seed < 0:

@@ -21,14 +21,14 @@ State = Callable[[], dict[str, np.ndarray]]
 
 
 class Saver:
-    """Writes one folder's checkpoints, one at a time; memory holds at most one copy of the state.
+    """Writer of one folder's checkpoints, one at a time. Memory holds at most one copy of the state.
 
-    However the process ends, unless it is killed, it waits for what was begun (`trainer.errors.entry`).
+    Unless the process is killed, it waits for a started checkpoint before it exits (`trainer.errors.entry`).
 
     Args:
         keep: newest checkpoints that stay.
         seconds: between two by time, for `Pace`.
-        cores: that this rank owns; what the writer computes is taken from the training on one of them.
+        cores: of this rank; the writer's computing takes time from the training on one of them.
         rate: what the operator calls the learning rate.
         found: the checkpoint that the training begins with.
     """
@@ -50,10 +50,10 @@ class Saver:
         return self._thread is None and self.pace.is_due
 
     def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
-        """Copies the state and begins to write it, unless this step's is there; waits for the one before.
+        """Copy the state and start to write it, unless this step is written already. Waits for the previous checkpoint.
 
         Raises:
-            TrainerError: the one before could not be written.
+            TrainerError: the previous checkpoint could not be written.
         """
         if step == self.step:
             return

@@ -1,4 +1,7 @@
-"""Images per second over ranks, and how much of the ideal that is: `python -m trainer.scaling JOBDIR JOBDIR …`."""
+"""Scaling report: images per second over ranks, and their share of the ideal.
+
+Run it with `python -m trainer.scaling JOBDIR JOBDIR …`.
+"""
 
 import json
 import statistics
@@ -50,7 +53,7 @@ def point(job_dir: Path) -> Point:
 
 
 def report(points: Sequence[Point]) -> list[Point]:
-    """The points by ranks, with their efficiency.
+    """Return the points ordered by ranks, with their efficiency.
 
     Raises:
         ConfigError: two jobs have the same number of ranks.
@@ -63,7 +66,7 @@ def report(points: Sequence[Point]) -> list[Point]:
 
 
 def text(points: Sequence[Point]) -> str:
-    """A line per number of ranks."""
+    """Format one line per number of ranks."""
     lines = [f"{'ranks':>6} {'images/s':>10} {'quartiles':>19} {'per rank':>9} {'efficiency':>10}"]
     lines += [
         f"{p.ranks:6} {p.images_per_s:10.1f} {p.low:9.1f}-{p.high:9.1f} {p.images_per_s / p.ranks:9.1f} "
@@ -74,7 +77,7 @@ def text(points: Sequence[Point]) -> str:
 
 
 def draw(ax: "Axes", points: Sequence[Point]) -> None:
-    """Images per second over ranks with quartiles; the ideal as a grey line, the efficiency beside each point."""
+    """Draw images per second over ranks with quartiles, the ideal as a grey line, and each point's efficiency."""
     ranks = [p.ranks for p in points]
     unit = points[0].images_per_s / points[0].ranks
     ax.plot(ranks, [unit * r for r in ranks], color="grey", linewidth=0.8, label="ideal")
@@ -94,7 +97,7 @@ def draw(ax: "Axes", points: Sequence[Point]) -> None:
 
 
 def plot(points: Sequence[Point], title: str, out: Path) -> None:
-    """Writes the picture.
+    """Write the plot.
 
     Raises:
         TrainerError: it cannot be written.
@@ -106,7 +109,7 @@ def plot(points: Sequence[Point], title: str, out: Path) -> None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Prints the report and draws it."""
+    """Print the report and draw it."""
     parser = Parser(prog="python -m trainer.scaling", description="Reports how speed grows with ranks.")
     parser.add_argument("job_dirs", nargs="+", type=Path, help="a job's folder per number of ranks")
     parser.add_argument("--out", type=Path, help="picture to write (default: scaling.png beside the first job)")

@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step, for both trainers.
+"""Learning-rate schedules as pure functions of the step, for both trainers.
 
 Formulas: the reference's train_imagenet_resnet_hvd.py; its printed tables are the tests.
 """
@@ -29,7 +29,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Warm-up, then decay."""
+    """Learning-rate schedule: warm-up, then decay."""
 
     mode: str  # one of MODES
     peak: float  # rate at the end of the warm-up
@@ -39,7 +39,7 @@ class Schedule:
     shape: Shape = Shape()
 
     def __call__(self, step: float) -> float:
-        """The rate of the step with this number; the first step is 0."""
+        """Return the rate of the step with this number. The first step is 0."""
         if step < self.warmup_steps:
             rising = self.warmup_start + (self.peak - self.warmup_start) * step / self.warmup_steps
             return min(rising, self._stepped(step)) if self.mode == "steps" else rising
@@ -50,7 +50,9 @@ class Schedule:
         return DECAYS[self.mode](self, done if self.mode == "poly_cycle" else min(done, 1.0))
 
     def _stepped(self, step: float) -> float:
-        """Piecewise constant on the raw step; a boundary itself still has the rate before it, as TensorFlow's."""
+        """Return the piecewise constant rate of the raw step. A boundary still has the rate before it, as in
+        TensorFlow.
+        """
         passed = bisect.bisect_left(self.shape.boundaries, step)
         return (self.peak, *self.shape.rates)[passed]
 
@@ -77,7 +79,7 @@ def _cosine(schedule: Schedule, done: float) -> float:
 
 
 def _cosine_restarts(schedule: Schedule, done: float) -> float:
-    """Warm restarts. Source: Loshchilov and Hutter, arXiv:1608.03983."""
+    """Return the rate with warm restarts. Source: Loshchilov and Hutter, arXiv:1608.03983."""
     shape = schedule.shape
     left, length, factor = done, shape.first_decay, 1.0
     while left > length * (1 - 1e-9):  # a period's first step is where rounding says it is
@@ -102,5 +104,5 @@ MODES = (*DECAYS, "steps")
 
 
 def scaled_rate(global_batch: int, base: float = 0.1, per: int = 256) -> float:
-    """The peak rate of the linear scaling rule: 0.1 for each 256 images. Source: Goyal et al., arXiv:1706.02677."""
+    """Return the peak rate of linear scaling: 0.1 for each 256 images. Source: Goyal et al., arXiv:1706.02677."""
     return base * global_batch / per

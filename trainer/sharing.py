@@ -22,11 +22,11 @@ class Share:
 
 
 def share(whole: int, ranks: int, largest: int) -> Share | None:
-    """An equal share of the whole in the fewest parts that each fit; None where there is no sensible one.
+    """Return an equal share of the whole in the fewest parts that each fit. Returns None if there is no sensible one.
 
     Args:
-        largest: what a part had so far, which fits a rank's memory. A part has no fewer than half of it: of a prime
-            number of images each would be a part, slow and without batch statistics worth the name.
+        largest: the previous part's size, which fits a rank's memory. A part has no fewer than half of it. Otherwise a
+            prime number of images would be split into parts of one image, slow and without useful batch statistics.
     """
     batch, rest = divmod(whole, ranks)
     if rest:

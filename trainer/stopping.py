@@ -34,7 +34,7 @@ class Stop(enum.Enum):
 
 
 class Terminated(CommonError):
-    """SIGTERM ended the training."""
+    """Error for a training that SIGTERM ended."""
 
     exit_code = 128 + signal.SIGTERM
 

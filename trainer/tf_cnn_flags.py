@@ -1,4 +1,4 @@
-"""tf_cnn_benchmarks' own flags, all 137: taken with their meaning, or refused by name with what to do."""
+"""Translation of tf_cnn_benchmarks' 137 flags: accepted with their meaning, or refused by name with the alternative."""
 
 from collections.abc import Callable, Sequence
 
@@ -118,10 +118,10 @@ OTHERWISE: dict[str, Callable[[str], list[str]]] = {
 
 
 def translated(words: Sequence[str]) -> list[str]:
-    """A command line of tf_cnn_benchmarks in this program's flags; those it does not know are left as they are.
+    """Translate a command line of tf_cnn_benchmarks to this program's flags. Unknown flags stay as they are.
 
     Raises:
-        ConfigError: flags ask for what is not done here; all of them are named, each with what to do.
+        ConfigError: flags request what is not supported here. The message lists them all, each with the alternative.
     """
     ours: list[str] = []
     last: list[str] = []  # what wins over other flags, wherever it was written

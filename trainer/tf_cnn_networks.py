@@ -1,4 +1,4 @@
-"""Networks by tf_cnn_benchmarks' names, beside its ResNets: chains of layers as it has them, or those of Keras.
+"""Networks by tf_cnn_benchmarks' names, except its ResNets: its chains of layers, or Keras' networks.
 
 Source: tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models, at commit 8fb7907.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution with a bias and a ReLU."""
+    """Convolution with a bias and a ReLU."""
 
     channels: int
     kernel: int
@@ -19,7 +19,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Pool:
-    """The largest of a square, nothing padded."""
+    """Max pooling of squares, without padding."""
 
     kernel: int
     stride: int = 2
@@ -64,7 +64,7 @@ NETWORKS = {
 
 
 def build(name: str, classes: int, size: int) -> Any:
-    """A Keras model, pixels about zero to logits.
+    """Build a Keras model, from pixels about zero to logits.
 
     Args:
         name: one of `NETWORKS`.

@@ -1,4 +1,4 @@
-"""Shards against their manifest: `python -m trainer.verify DATADIR [--decode]`."""
+"""Verification of shards against their manifest: `python -m trainer.verify DATADIR [--decode]`."""
 
 import functools
 import hashlib
@@ -94,7 +94,7 @@ class Verdict:
 
 
 def verify(folder: Path, *, decode: bool = False, processes: int | None = None) -> Verdict:
-    """Every problem of every shard; several shards at a time.
+    """Return every problem of every shard. Several shards are read at a time.
 
     Raises:
         ConfigError: there is no manifest.

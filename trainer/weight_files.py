@@ -1,4 +1,4 @@
-"""Arrays from files of weights in the forms that others write. Nothing in them is ever executed.
+"""Safe reader of weights files that other programs write. Nothing in them is ever executed.
 
 `.npz` of NumPy; `.safetensors` (https://github.com/huggingface/safetensors); `.h5` of Keras 2, by layer and variable;
 `.pkl` of arrays alone.
@@ -87,7 +87,7 @@ def _texts(values: Any) -> list[str]:
 
 
 def write_safetensors(path: Path, arrays: Arrays) -> None:
-    """Float32 arrays as a new file, whole or not at all.
+    """Write float32 arrays to a new file, atomically.
 
     Raises:
         OSError: it cannot be written.

@@ -1,1 +1,1 @@
-"""COCO: reading, checking, drawing and bundling instance-segmentation data. No TensorFlow."""
+"""COCO data of instance segmentation: reading, checking, drawing and bundling. No TensorFlow."""

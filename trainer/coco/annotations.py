@@ -1,4 +1,4 @@
-"""COCO's instances_*.json as plain values, every oddity counted and none of them fatal by surprise."""
+"""Reader of COCO's instances_*.json. Counts every oddity, and refuses only files that it cannot use."""
 
 import json
 from collections import Counter
@@ -52,7 +52,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class CocoSet:
-    """All images of one annotation file, in the file's order."""
+    """Images of one annotation file, in the file's order."""
 
     file: Path
     pictures: tuple[Picture, ...]
@@ -70,13 +70,13 @@ class CocoSet:
 
     @cached_property
     def raw(self) -> dict[str, Any]:
-        """The annotation file as it is, for pycocotools."""
+        """Return the annotation file unchanged, for pycocotools."""
         value: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8-sig"))
         return value
 
 
 class _Odd:
-    """Oddities as they are counted, by kind."""
+    """Counts of the oddities, by kind."""
 
     def __init__(self) -> None:
         self.times: Counter[str] = Counter()
@@ -132,7 +132,7 @@ def read_annotations(file: Path, image_dir: Path, *, with_masks: bool = True) ->
 
 
 def parse(raw: dict[str, Any], file: Path, image_dir: Path, *, with_masks: bool = True) -> CocoSet:
-    """`read_annotations` on a loaded file."""
+    """Parse a loaded annotation file, as `read_annotations` does."""
     labels, names = _categories(raw["categories"])
     pictures = [_picture(entry, image_dir) for entry in raw["images"]]
     sizes = {p.id: (p.height, p.width) for p in pictures}
@@ -166,7 +166,7 @@ def parse(raw: dict[str, Any], file: Path, image_dir: Path, *, with_masks: bool 
 
 
 def _categories(entries: list[dict[str, Any]]) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Class number by COCO's id, and the names, both in the order of the ids."""
+    """Return the class number by COCO's id, and the names, both in the order of the ids."""
     names = {checks.identity(c["id"], "a category's id"): str(c["name"]) for c in entries}
     if len(names) < len(entries):
         raise Damaged(f"categories: {len(entries)} of them have {len(names)} ids")
@@ -222,7 +222,7 @@ def _instance(
 
 
 def _clipped(value: float, most: int) -> float:
-    """The value, at least 0 and at most `most`."""
+    """Return the value, limited to 0 .. `most`."""
     return min(max(value, 0.0), float(most))
 
 

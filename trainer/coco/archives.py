@@ -1,7 +1,7 @@
-"""`python -m trainer.coco.archives DIR`: COCO 2017 from its official zips into the layout the trainer reads, and beside
-it the weights that a training starts from.
+"""Download of COCO 2017: `python -m trainer.coco.archives DIR` unpacks the official zips into the trainer's layout.
 
-Zips already in DIR/archives are used; the others are downloaded there, continued where a download broke off.
+It also fetches the weights that a training starts from. Zips already in DIR/archives are used. The others are
+downloaded there, and an interrupted download is resumed.
 """
 
 import errno
@@ -45,7 +45,7 @@ class Archive:
 
     @property
     def file(self) -> str:
-        """The zip's file name."""
+        """Return the zip's file name."""
         return self.name.rpartition("/")[2]
 
 
@@ -57,10 +57,10 @@ ARCHIVES = (
 
 
 def fetch(url: str, target: Path) -> None:
-    """Downloads to `target`; an interrupted download is continued and the length checked at the end.
+    """Download to `target`. Resumes an interrupted download and checks the length at the end.
 
     Raises:
-        TrainerError: no connection, no room, or the download ended early; what is there is kept for the next try.
+        TrainerError: no connection, no room, or the download ended early. The part so far is kept for the next try.
     """
     partial = target.with_name(target.name + ".partial")
     done = partial.stat().st_size if partial.exists() else 0
@@ -103,7 +103,7 @@ def _continues(response: Any, done: int) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> int:
-    """Unpacks a zip below `folder` and returns the number of its files; those that have their size are kept.
+    """Unpack a zip below `folder` and return the number of its files. Existing files of the right size are kept.
 
     Raises:
         TrainerError: the zip is damaged, or there is no room.
@@ -126,7 +126,7 @@ def unpack(archive: Path, folder: Path) -> int:
 
 
 def prepare(folder: Path, *, download: bool, site: str = SITE) -> list[str]:
-    """The layout train2017/, val2017/, annotations/, pretrained-models/ under `folder`; one line per archive.
+    """Create train2017/, val2017/, annotations/ and pretrained-models/ under `folder`. Returns one line per archive.
 
     Raises:
         ConfigError: a zip is missing and must not be downloaded.
@@ -151,16 +151,16 @@ def prepare(folder: Path, *, download: bool, site: str = SITE) -> list[str]:
 
 
 def missing(folder: Path) -> list[Archive]:
-    """The zips that are not in `folder`/archives yet."""
+    """Return the zips that are not in `folder`/archives yet."""
     return [a for a in ARCHIVES if not (folder / "archives" / a.file).is_file()]
 
 
 def fetch_weights(folder: Path, url: str = WEIGHTS) -> Path:
-    """Downloads the backbone's weights, if they are not there, and reads them whole.
+    """Download the backbone's weights if they are missing, and check that they can be read.
 
     Raises:
-        TrainerError: they cannot be had.
-        ConfigError: what came is not what `BACKBONE.WEIGHTS` takes.
+        TrainerError: the download failed.
+        ConfigError: the file is not one that `BACKBONE.WEIGHTS` takes.
     """
     target = weights_file(folder)
     if not target.is_file():
@@ -194,7 +194,7 @@ def _say_weights(folder: Path) -> None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Fetches, unpacks, verifies; the weights last, since a training can also start without them."""
+    """Fetch, unpack and verify. The weights come last, since a training can also start without them."""
     from trainer.coco import verify
 
     p = Parser(prog="python -m trainer.coco.archives", description="COCO 2017 from its official zips.")

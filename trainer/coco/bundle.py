@@ -1,7 +1,7 @@
-"""`python -m trainer.coco.bundle DIR --out FILE.tar`: COCO as one tar with a manifest, and its check on the nodes.
+"""COCO as one tar with a manifest, made by `python -m trainer.coco.bundle DIR --out FILE.tar` and checked on the nodes.
 
-The tar holds train2017/, val2017/, annotations/ and pretrained-models/, and last `manifest.json`: every file's size and
-SHA-256. Files are stored in order of their names, so equal folders make equal bundles.
+The tar contains train2017/, val2017/, annotations/ and pretrained-models/, and last `manifest.json`: every file's size
+and SHA-256. Files are stored in order of their names, so equal folders make equal bundles.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ PARTS = ("annotations", "pretrained-models", "train2017", "val2017")
 
 
 def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
-    """Writes the tar, whole or not at all, and returns its manifest.
+    """Write the tar atomically and return its manifest.
 
     Raises:
         ConfigError: the folder has no annotations or no images.
@@ -92,7 +92,7 @@ def differences(folder: Path) -> Iterator[str]:
 
 
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Bytes and SHA-256 of each file by its name."""
+    """Return bytes and SHA-256 of each file, by name."""
     try:
         files = json.loads(path.read_text())["files"].items()
         found = {file_name(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in files}
@@ -104,7 +104,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 
 class _Summed(io.RawIOBase):
-    """A file that is hashed while it is read."""
+    """File that is hashed while it is read."""
 
     def __init__(self, path: Path) -> None:
         self._file, self.digest = path.open("rb"), hashlib.sha256()
@@ -145,7 +145,7 @@ def _sha256(file: Path) -> str:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Makes a bundle, or checks an unpacked one."""
+    """Make a bundle, or check an unpacked one."""
     p = Parser(prog="python -m trainer.coco.bundle", description="COCO as one tar with a manifest.")
     p.add_argument("folder", type=Path, help="in COCO's layout, or an unpacked bundle")
     p.add_argument("--out", type=Path, help="the tar to write; without it the unpacked bundle in FOLDER is checked")

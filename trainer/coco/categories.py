@@ -1,4 +1,4 @@
-"""Categories of several sets, compared by id and name: a class number means one thing in all of them."""
+"""Comparison of several sets' categories, by id and name: a class number must mean the same in all of them."""
 
 from collections.abc import Sequence
 

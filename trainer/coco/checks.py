@@ -23,14 +23,14 @@ class Damaged(ValueError):
 
 
 def identity(value: Any, what: str) -> int:
-    """A number that names an image, a category or an annotation."""
+    """Return the value if it is a valid id of an image, a category or an annotation. Raises Damaged otherwise."""
     if type(value) is not int or value < 0:
         raise Damaged(f"{what} is {short(value)}, not a whole number from 0")
     return value
 
 
 def image_size(height: Any, width: Any) -> tuple[int, int]:
-    """Height and width of an image, in pixels."""
+    """Return height and width of an image, in pixels. Raises Damaged if they are impossible."""
     if type(height) is not int or type(width) is not int:
         raise Damaged(f"height and width are {short(height)} and {short(width)}, not whole numbers")
     try:
@@ -41,7 +41,7 @@ def image_size(height: Any, width: Any) -> tuple[int, int]:
 
 
 def file_name(value: Any) -> str:
-    """A file's name, below the folder of its set."""
+    """Return the value if it names a file below the folder of its set. Raises Damaged otherwise."""
     if not isinstance(value, str) or not value or "\0" in value or len(value) > 4000:
         raise Damaged(f"file_name is {short(value)}, not a file's name")
     path = PurePosixPath(value)
@@ -51,7 +51,7 @@ def file_name(value: Any) -> str:
 
 
 def number(value: Any, what: str) -> float:
-    """A number that is neither infinite nor none."""
+    """Return the value as a finite float. Raises Damaged otherwise."""
     if type(value) is float and -math.inf < value < math.inf:  # nearly always
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
@@ -63,14 +63,14 @@ def number(value: Any, what: str) -> float:
 
 
 def is_yes(value: Any, what: str) -> bool:
-    """0 or 1, or true or false."""
+    """Return the value as a bool if it is 0, 1, false or true. Raises Damaged otherwise."""
     if not isinstance(value, int) or value not in (0, 1):
         raise Damaged(f"{what} is {short(value)}, neither 0 nor 1")
     return bool(value)
 
 
 def box(value: Any) -> tuple[float, float, float, float]:
-    """x, y, width and height in pixels, wherever they lie."""
+    """Return x, y, width and height in pixels, wherever they lie. Raises Damaged if they are not four numbers."""
     if not isinstance(value, list) or len(value) != 4:
         raise Damaged(f"bbox is {short(value)}, not four numbers")
     x, y, width, height = (number(v, "bbox") for v in value)
@@ -78,10 +78,10 @@ def box(value: Any) -> tuple[float, float, float, float]:
 
 
 def segmentation(value: Any, height: int, width: int) -> None:
-    """Polygons near the image, or a run-length code of exactly its pixels.
+    """Check for polygons near the image, or a run-length code of exactly its pixels.
 
     Raises:
-        Damaged: neither.
+        Damaged: it is neither.
     """
     if isinstance(value, list):
         for polygon in value:
@@ -126,8 +126,11 @@ def _run_lengths(value: dict[str, Any], height: int, width: int) -> None:
 
 
 def _uncompressed(text: str) -> list[int]:
-    """The lengths in pycocotools' compressed form: five bits a character, differences to the last but one from the
-    third on. Source: cocoapi, maskApi.c, rleFrString."""
+    """Decode the lengths from pycocotools' compressed form.
+
+    Each character holds five bits. From the third length on, each is the difference to the last but one. Source:
+    cocoapi, maskApi.c, rleFrString.
+    """
     lengths: list[int] = []
     value = shift = 0
     for character in text:

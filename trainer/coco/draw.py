@@ -1,4 +1,4 @@
-"""Drawn scenes: circles, squares and triangles that hide one another, on textured ground, with exact masks."""
+"""Synthetic scenes: circles, squares and triangles that hide one another, on textured ground, with exact masks."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Drawn:
 def scene(
     rng: np.random.Generator, height: int, width: int, *, objects: int, crowd: bool
 ) -> tuple[NDArray[np.uint8], list[Drawn]]:
-    """A picture [height, width, 3] uint8 (blue green red) and what can be seen on it.
+    """Draw a picture [height, width, 3] uint8 (blue green red). Also returns its visible objects.
 
     Args:
         objects: how many are drawn, later ones over earlier ones.
@@ -82,12 +82,12 @@ def _color(rng: np.random.Generator, kind: str) -> tuple[float, ...]:
 
 
 def as_polygon(outline: NDArray[np.float32]) -> list[float]:
-    """x y x y ... as an annotation holds them, in hundredths of a pixel."""
+    """Return x y x y ... as in an annotation, in hundredths of a pixel."""
     return [round(float(v), 2) for v in outline.ravel()]
 
 
 def _fill(image: NDArray[np.uint8], outline: NDArray[np.float32], color: tuple[float, ...]) -> NDArray[np.uint8]:
-    """Draws the shape and returns the pixels it covers."""
+    """Draw the shape and return the pixels it covers."""
     mask = masks.decode([as_polygon(outline)], *image.shape[:2])
     image[mask > 0] = color
     return mask
@@ -96,7 +96,7 @@ def _fill(image: NDArray[np.uint8], outline: NDArray[np.float32], color: tuple[f
 def _swarm(
     rng: np.random.Generator, image: NDArray[np.uint8]
 ) -> tuple[str, NDArray[np.float32], NDArray[np.uint8], bool]:
-    """Fifteen small shapes of one kind in one corner of the picture."""
+    """Draw fifteen small shapes of one kind in one corner of the picture."""
     height, width = image.shape[:2]
     kind = str(rng.choice(SHAPES))
     side = min(height, width) / 14

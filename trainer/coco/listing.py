@@ -1,4 +1,4 @@
-"""Images of a set compared with the files of its folder, by one listing of each folder."""
+"""Check that a set's images exist, by one listing of each folder."""
 
 from collections.abc import Iterable
 from pathlib import Path

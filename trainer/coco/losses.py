@@ -1,4 +1,4 @@
-"""Objects that a training leaves out or that contradict themselves: how many, on how many images, and why."""
+"""Report of the objects that a training leaves out or that contradict themselves: number, images and reason."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""Masks from COCO's polygons and run-length codes, and back."""
+"""Conversion between masks and COCO's polygons and run-length codes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from trainer.coco.annotations import Segmentation
 
 
 def decode(segmentation: Segmentation, height: int, width: int) -> NDArray[np.uint8]:
-    """The mask of one object: [height, width] uint8, 1 inside. Polygons are rasterised as pycocotools does."""
+    """Return the mask of one object: [height, width] uint8, 1 inside. Polygons are rasterised as pycocotools does."""
     if segmentation == []:  # an object with a box alone
         return np.zeros((height, width), np.uint8)
     mask: NDArray[np.uint8] = coco_mask.decode(rle(segmentation, height, width))
@@ -19,7 +19,7 @@ def decode(segmentation: Segmentation, height: int, width: int) -> NDArray[np.ui
 
 
 def decode_all(segmentations: Sequence[Segmentation], height: int, width: int) -> NDArray[np.uint8]:
-    """The masks of several objects at once: [N, height, width] uint8.
+    """Return the masks of several objects at once: [N, height, width] uint8.
 
     In memory they lie column by column, as run-length codes do: `.transpose(0, 2, 1)` is contiguous and costs nothing.
     """
@@ -30,7 +30,7 @@ def decode_all(segmentations: Sequence[Segmentation], height: int, width: int) -
 
 
 def rle(segmentation: Segmentation, height: int, width: int) -> dict[str, Any]:
-    """The compressed run-length code of polygons, of an uncompressed code, or of a compressed one."""
+    """Return the compressed run-length code of polygons, of an uncompressed code, or of a compressed one."""
     if isinstance(segmentation, list):
         code: dict[str, Any] = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation["counts"], list):
@@ -42,6 +42,6 @@ def rle(segmentation: Segmentation, height: int, width: int) -> dict[str, Any]:
 
 
 def encode(mask: NDArray[Any]) -> dict[str, Any]:
-    """The run-length code of a [height, width] mask, as COCO's results JSON wants it."""
+    """Return the run-length code of a [height, width] mask, as in COCO's results JSON."""
     code = coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {"size": [int(s) for s in code["size"]], "counts": code["counts"].decode()}

@@ -1,4 +1,4 @@
-"""`python -m trainer.coco.sample --out DIR`: a small drawn set in COCO's layout, for demo and tests."""
+"""Small synthetic set in COCO's layout, for demo and tests: `python -m trainer.coco.sample --out DIR`."""
 
 import json
 import sys
@@ -22,10 +22,10 @@ CROWD_EVERY, EMPTY_EVERY = 8, 10
 
 
 def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int = 4) -> None:
-    """Writes train2017/, val2017/ and annotations/ into an absent or empty folder.
+    """Write train2017/, val2017/ and annotations/ into an absent or empty folder.
 
     Raises:
-        ConfigError: the folder holds something, or a number makes no set.
+        ConfigError: the folder is not empty, or a number is too small for a set.
         TrainerError: the folder cannot be written.
     """
     check(out, train=train, val=val, size=size, seed=seed, max_objects=max_objects)
@@ -39,7 +39,7 @@ def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_o
 
 
 def check(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int) -> None:
-    """Checks what `write_sample` would do, raising the same errors and changing nothing."""
+    """Check that `write_sample` could run. Raises the same ConfigErrors and changes nothing."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty: give a new folder")
     if min(train, val, max_objects) < 1 or size < 64 or seed < 0:
@@ -87,7 +87,7 @@ def _write_set(
 
 
 def _annotation(number: int, image: int, drawn: Drawn) -> dict[str, Any]:
-    """Whole shapes as polygons; what is partly hidden, and crowds, as run-length codes."""
+    """Return an object's annotation: a polygon if it is whole; a run-length code if it is partly hidden or a crowd."""
     code = coco_mask.encode(np.asfortranarray(drawn.mask))
     return {
         "id": number,
@@ -101,7 +101,7 @@ def _annotation(number: int, image: int, drawn: Drawn) -> dict[str, Any]:
 
 
 def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
-    """The uncompressed run-length code COCO uses for crowds: column by column, first the length of a run of zeros."""
+    """Return COCO's uncompressed run-length code for crowds: column by column, starting with a run of zeros."""
     flat = np.concatenate([[0], mask.ravel(order="F"), [2]])
     edges = np.flatnonzero(np.diff(flat))
     return {"size": list(mask.shape), "counts": np.diff(np.concatenate([[0], edges])).tolist()}

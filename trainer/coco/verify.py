@@ -1,4 +1,4 @@
-"""`python -m trainer.coco.verify DIR`: every image and every annotation looked at, what is wrong named."""
+"""Verification of every image and annotation of a COCO folder: `python -m trainer.coco.verify DIR`."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is wrong with one file."""
+    """Problem of one file."""
 
     file: Path
     what: str
@@ -120,7 +120,7 @@ def _mask_problem(picture: Picture, instance: Instance) -> str | None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Prints what each set holds, then what is wrong; exit code 1 if anything is."""
+    """Print the counts of each set, then its problems. Raises TrainerError, exit code 1, if there are any."""
     p = Parser(prog="python -m trainer.coco.verify", description="Looks at every image and every annotation.")
     p.add_argument("folder", type=Path, help="in COCO's layout")
     p.add_argument("--threads", type=int, default=4, help="that decode (default 4)")

@@ -1,1 +1,1 @@
-"""ImageNet from its files to TFRecord shards: `python -m trainer.imagenet --help`."""
+"""Conversion of ImageNet's files to TFRecord shards: `python -m trainer.imagenet --help`."""

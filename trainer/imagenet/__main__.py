@@ -1,6 +1,6 @@
-"""`python -m trainer.imagenet --raw DIR --out DIR`: the raw folder or the official archives as TFRecord shards.
+"""Program that converts ImageNet, from its raw folder or its official archives, to TFRecord shards.
 
-Under mpirun every rank takes its part of the shards.
+Run it with `python -m trainer.imagenet --raw DIR --out DIR`. Under mpirun every rank writes its part of the shards.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from trainer.words import counted
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """`2/4` as the second of four parts."""
+    """Parse `2/4` as the second of four parts."""
     try:
         part, parts = (int(word) for word in text.split("/"))
     except ValueError as e:
@@ -34,7 +34,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     p = Parser(prog="python -m trainer.imagenet", description="Converts ImageNet's files to TFRecord shards.")
     p.add_argument(
         "--raw",
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def read(a: argparse.Namespace) -> Raw:
-    """The raw data, whichever form it has."""
+    """Read the raw data, from the archives or the files."""
     if archives.are_here(a.raw):
         return archives.read_archives(a.raw, a.synsets, a.val_labels)
     return read_raw(a.raw, a.synsets, a.val_labels)
@@ -148,7 +148,7 @@ def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
 
 
 class Progress:
-    """Prints how far the conversion is."""
+    """Progress printer of the conversion."""
 
     def __init__(self, total: int) -> None:
         self._lines = ProgressLines(counted(total, "file"))

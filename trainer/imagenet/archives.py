@@ -1,8 +1,8 @@
-"""ImageNet's official archives, read where they lie: nothing is unpacked.
+"""Reader of ImageNet's official archives, which are not unpacked.
 
-ILSVRC2012_img_train.tar holds one tar per synset, ILSVRC2012_img_val.tar the validation images. In an uncompressed
+ILSVRC2012_img_train.tar contains one tar per synset, ILSVRC2012_img_val.tar the validation images. In an uncompressed
 tar every file is a range of bytes, so a file of the inner tar is a range of the outer one. The labels are in the
-development kit: which synset has which number (meta.mat), and each validation image's number.
+development kit: each synset's number (meta.mat), and each validation image's number.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Raw files to shards, in parallel over cores and hosts, with a manifest that accounts for every file."""
+"""Conversion of raw files to shards, in parallel over cores and hosts, with a manifest that accounts for every file."""
 
 import contextlib
 import dataclasses
@@ -100,14 +100,17 @@ def _finish(raw: Raw, out: Path, tasks: Mapping[str, list[ShardTask]], options: 
 
 
 def shuffled(sources: tuple[Source, ...]) -> tuple[Source, ...]:
-    """The files in an order that mixes the classes; the same every time."""
+    """Return the files in an order that mixes the classes, the same every time."""
     return tuple(sources[i] for i in np.random.default_rng(0).permutation(len(sources)))
 
 
 def shard_tasks(
     split: str, sources: tuple[Source, ...], out: Path, count: int | None, options: Options
 ) -> list[ShardTask]:
-    """The files in equal consecutive parts; by default 1024 or 128 shards, fewer when they would hold few images."""
+    """Return the tasks that write the files in equal consecutive parts.
+
+    By default there are 1024 or 128 shards, fewer if they would hold few images.
+    """
     shards = count or min(DEFAULT_SHARDS[split], max(1, math.ceil(len(sources) / IMAGES_PER_SHARD)))
     bounds = [len(sources) * i // shards for i in range(shards + 1)]
     return [

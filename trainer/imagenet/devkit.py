@@ -1,4 +1,4 @@
-"""The development kit of ImageNet: which synset has which number, and the number of each validation image."""
+"""Reader of ImageNet's development kit: each synset's number, and each validation image's number."""
 
 import tarfile
 import zlib
@@ -15,7 +15,7 @@ CLASSES = 1000  # numbers above are inner nodes of the hierarchy
 
 @dataclass(frozen=True)
 class Kit:
-    """The development kit's labels."""
+    """Labels of the development kit."""
 
     names: dict[str, str]  # synset -> what it is called, sorted by synset
     validation: tuple[str, ...]  # synset of each validation image, in the order of their names
@@ -27,10 +27,10 @@ def has_kit(folder: Path) -> bool:
 
 
 def read_kit(folder: Path) -> Kit:
-    """The labels from the packed or the unpacked development kit.
+    """Read the labels from the packed or the unpacked development kit.
 
     Raises:
-        ConfigError: it is not there, or not what it should be.
+        ConfigError: it is missing, or damaged.
     """
     meta, truth = _kit_files(folder)
     try:

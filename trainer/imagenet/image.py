@@ -23,17 +23,17 @@ class Jpeg:
 
 
 def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode") -> Jpeg:
-    """The file's image, untouched when it already is as wanted.
+    """Return the file's image as a JPEG for training. A suitable file stays unchanged.
 
     Args:
         data: the file; see `pictures.check_length`.
-        shorter_side: pixels to shrink to, 0 to leave the size alone; never enlarges.
-        quality: of JPEGs that are encoded anew.
-        check: how far an image is looked at that is not encoded anew: `decode` to its last pixel, `header` only at its
+        shorter_side: pixels to shrink to, 0 to keep the size; never enlarges.
+        quality: of JPEGs that are encoded again.
+        check: check of images that are not encoded again: `decode` reads to the last pixel, `header` reads only the
             first and last bytes.
 
     Raises:
-        Unusable: empty, truncated, damaged, of an absurd size, or no image at all.
+        Unusable: empty, truncated, damaged, of an impossible size, or not an image.
     """
     check_length(data)
     header = jpeg.read_header(data)

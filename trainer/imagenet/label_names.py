@@ -1,4 +1,4 @@
-"""Labels and numbers in the names of ImageNet's files and folders."""
+"""Labels and numbers that the names of ImageNet's files and folders contain."""
 
 import re
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Labels of files as each source gives them, and their comparison: sources that contradict each other are refused."""
+"""Comparison of the labels that several sources give to the same files. Contradicting sources are refused."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Just enough of MATLAB's level 5 file format to read the development kit's `meta.mat`.
+"""Minimal reader of MATLAB's level 5 files, for the development kit's `meta.mat`.
 
-Source: MathWorks, "MAT-File Format", the level 5 chapter. Elements are (type, size, data), compressed ones hold one
-element more; only structures, numbers and text are understood.
+Source: MathWorks, "MAT-File Format", the level 5 chapter. Elements are (type, size, data), and compressed ones contain
+one more element. Only structures, numbers and text are supported.
 """
 
 import struct
@@ -36,10 +36,10 @@ NUMBERS = {
 
 
 def read_structs(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every array of structures in the file by its name; fields are text, a number, or None for anything else.
+    """Return every array of structures in the file by name. Fields are text, a number, or None for anything else.
 
     Raises:
-        ConfigError: this is no such file.
+        ConfigError: the file cannot be read or is not of this format.
     """
     try:
         return structs(path.read_bytes())
@@ -50,10 +50,10 @@ def read_structs(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def structs(data: bytes) -> dict[str, list[dict[str, Any]]]:
-    """The same from the file's bytes.
+    """Parse the arrays of structures in a file's bytes.
 
     Raises:
-        ValueError: they are no such file.
+        ValueError: they are not of this format.
     """
     try:
         return _structs(data)

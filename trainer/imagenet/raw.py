@@ -1,4 +1,4 @@
-"""The raw folder: which files it holds, and which label each of them has."""
+"""Reader of the raw folder: its files and the label of each."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Raw:
-    """All files of a raw folder, with labels, in a fixed order."""
+    """Files of a raw folder, with labels, in a fixed order."""
 
     synsets: tuple[str, ...]  # sorted; label = place + 1
     names: tuple[str, ...]  # what each synset is called
@@ -46,7 +46,7 @@ class Raw:
 
 
 def read_synsets(path: Path) -> dict[str, str]:
-    """Synset -> name, sorted by synset; one `n01440764 tench` per line, the name may be missing."""
+    """Return names by synset, sorted by synset. A line is `n01440764 tench`, and the name may be missing."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():

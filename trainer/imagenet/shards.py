@@ -70,7 +70,7 @@ class Shard:
 
 
 def written(task: ShardTask) -> Shard | None:
-    """The shard, if an earlier run wrote it to the same recipe and it still has its size."""
+    """Return the shard if an earlier run wrote it to the same recipe and it still has its size, else None."""
     try:
         shard = Shard(**json.loads(task.facts_file.read_text()))
         return shard if shard.recipe == task.recipe() and task.path.stat().st_size == shard.bytes else None
@@ -79,7 +79,7 @@ def written(task: ShardTask) -> Shard | None:
 
 
 def write_shard(task: ShardTask) -> Shard:
-    """Writes one shard under a passing name and renames it when it is whole.
+    """Write one shard atomically.
 
     Raises:
         TrainerError: it cannot be written.
@@ -117,7 +117,7 @@ def write_shard(task: ShardTask) -> Shard:
 
 
 class _Writing:
-    """The examples of a shard, and what is learned of the files on the way."""
+    """Iterator over a shard's examples, which also collects the facts of their files."""
 
     def __init__(self, task: ShardTask) -> None:
         self._task = task
@@ -146,7 +146,7 @@ class _Writing:
 
 
 def make_example(source: Source, jpeg: Jpeg) -> bytes:
-    """The record of one image, with the keys of TPU tools' imagenet_to_gcs and of the reference's resizer."""
+    """Return the record of one image, with the keys of TPU tools' imagenet_to_gcs and of the reference's resizer."""
     return records.example(
         {
             "image/height": jpeg.height,

@@ -18,7 +18,7 @@ POSIX = b"ustar\0"
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside, as a range of the bytes of the archive's own file."""
+    """File inside the archive, as a range of the bytes of the archive's own file."""
 
     name: str
     offset: int
@@ -26,7 +26,7 @@ class Member:
 
 
 def files_in(file: io.BufferedReader, start: int = 0, size: int | None = None) -> list[Member]:
-    """The files of a tar, or of a tar inside that begins at `start`. May be called in several threads at once.
+    """Return the files of a tar, or of an inner tar that begins at `start`. Several threads may call it at once.
 
     Raises:
         tarfile.ReadError: it is damaged, cut off, also between two files, or no tar.
@@ -53,7 +53,7 @@ def files_in(file: io.BufferedReader, start: int = 0, size: int | None = None) -
 
 
 def _number(field: bytes) -> int | None:
-    """An octal number; None for whatever else stands there."""
+    """Parse an octal number; None for any other content."""
     text = field.strip(b" \0")
     return int(text, 8) if text.isdigit() and not text.strip(b"01234567") else None
 
@@ -65,7 +65,7 @@ def _name(header: bytes) -> str:
 
 
 def _any_files_in(file: io.BufferedReader, start: int, end: int) -> list[Member]:
-    """The same of a tar with long names, links and the like."""
+    """Return the files of a tar with long names, links and the like, through Python's tarfile."""
     with tarfile.open(fileobj=_Window(file, start, end - start), mode="r:") as tar:
         found = [Member(m.name, start + m.offset_data, m.size) for m in tar if m.isfile()]
         if os.pread(file.fileno(), BLOCK, start + tar.offset) != END:  # tarfile takes any damage for the end

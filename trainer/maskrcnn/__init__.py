@@ -1,4 +1,4 @@
-"""Mask R-CNN with a feature pyramid, trained through tensorpack and Horovod."""
+"""Mask R-CNN with a feature pyramid, trained with tensorpack and Horovod."""
 
 import os
 

@@ -1,4 +1,7 @@
-"""`python -m trainer.maskrcnn [--check] [--job-dir DIR] KEY=VALUE ...`: checks, or trains as one of the ranks."""
+"""Mask R-CNN trainer, which checks a run or trains as one of the ranks.
+
+Run it with `python -m trainer.maskrcnn [--check] [--job-dir DIR] KEY=VALUE ...`.
+"""
 
 import argparse
 import json
@@ -19,7 +22,7 @@ from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options; settings are the words KEY=VALUE."""
+    """Build the parser of the options. Settings are the words KEY=VALUE."""
     p = Parser(
         prog="python -m trainer.maskrcnn", description="Train Mask R-CNN on COCO, one process per rank under mpirun."
     )
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Everything that can be found wrong is found before TensorFlow is loaded."""
+    """Check the run, then train. Finds all errors it can before TensorFlow is loaded."""
     arguments = parser().parse_intermixed_args(list(argv))
     extra = ["TRAIN.ASYNC_EVAL=True"] if arguments.async_eval else []
     if arguments.checkpoint_seconds is not None:
@@ -68,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def train(plan: Plan, threads: int | None = None) -> None:
-    """Starts Horovod and carries the plan out."""
+    """Start Horovod and execute the plan."""
     from trainer.ranks import lost_ranks_named, start
 
     ranks = start(threads)

@@ -55,7 +55,7 @@ class Attempt(Callback):
         self._evaluation: Evaluation | None = None
 
     def go(self) -> dict[str, float]:
-        """Trains, evaluates, prints; returns the scores of the last evaluation.
+        """Train, evaluate and print. Returns the scores of the last evaluation.
 
         Raises:
             Terminated: SIGTERM ended it, with a checkpoint.
@@ -242,7 +242,7 @@ class Attempt(Callback):
             checkpoint.write_atomically(self.plan.job_dir / name, content + "\n")
 
     def _read_checkpoint(self) -> None:
-        """The newest valid checkpoint is looked for; all ranks learn where it stands."""
+        """Find the newest valid checkpoint and send its position to all ranks."""
         self._restored: dict[str, np.ndarray] = {}
         position, hosts, rank = Position(), self.progress.hosts, self.ranks.rank
         if self.ranks.is_first and self.folder:
@@ -268,7 +268,9 @@ class Attempt(Callback):
         self.step = self.plan.first_step
 
     def _set_variables(self, steps: HorovodSteps) -> None:
-        """On the rank whose variables then go to all: checkpoint, else COCO weights, else ImageNet weights."""
+        """Set the variables on the rank that broadcasts them: from the checkpoint, else COCO weights, else ImageNet
+        weights.
+        """
         if self.ranks.rank != self.newest.rank:
             return
         shapes = {n: tuple(v.shape.as_list()) for n, v in steps.variables.items()}
@@ -298,7 +300,7 @@ class Attempt(Callback):
 
     @beat.during(Phase.SAVE)
     def _save_last(self) -> None:
-        """Returns when it is on disk."""
+        """Save a checkpoint and return once it is on disk."""
         if self.saver:
             with self.saver.finishing():
                 self._save()

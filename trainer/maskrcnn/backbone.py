@@ -1,4 +1,4 @@
-"""ResNet-50 and deeper as the bottom-up half of a feature pyramid, and the pyramid."""
+"""Backbone of the detector: ResNet-50 and deeper, and the feature pyramid on it."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,14 @@ from trainer.maskrcnn.layers import Layers, tf1
 
 
 def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers, groups: int = 4) -> list[tf.Tensor]:
-    """C2 .. C5 of normalised images, or the first `groups` of them.
+    """Build C2 .. C5 of normalised images, or the first `groups` of them.
 
     Args:
-        images: [B, H, W, 3] float, blue green red as the published weights want; H and W multiples of 32.
+        images: [B, H, W, 3] float, blue green red as the published weights need; H and W multiples of 32.
+
     Returns:
         Tensors [B, H/s, W/s, 4 c 2^i] for s in 4, 8, 16, 32, with c = config.channels.
+
     Source: arXiv:1512.03385, table 1; stride in the 3x3 convolution unless `stride_1x1`.
     """
     base = layers.but(norm=config.norm, freeze_affine=config.freeze_affine)
@@ -31,14 +33,14 @@ def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers, groups: in
 
 
 def conv5(regions: tf.Tensor, config: BackboneConfig, layers: Layers) -> tf.Tensor:
-    """The backbone's last group on each region: [N, 14, 14, C] to [N, 7, 7, 2 C]; every call has the same weights."""
+    """Apply the backbone's last group to each region: [N, 14, 14, C] to [N, 7, 7, 2 C]. All calls share the weights."""
     layers = layers.but(norm=config.norm, freeze_affine=config.freeze_affine)
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
         return _group(layers, regions, 3, config)
 
 
 def pyramid(features: list[tf.Tensor], config: FpnConfig, layers: Layers) -> list[tf.Tensor]:
-    """P2 .. P6 from C2 .. C5: five tensors [B, H/s, W/s, config.num_channel], s in `STRIDES`.
+    """Build P2 .. P6 from C2 .. C5: five tensors [B, H/s, W/s, config.num_channel], s in `STRIDES`.
 
     Source: arXiv:1612.03144, section 3; P6 takes every second cell of P5.
     """
@@ -88,7 +90,7 @@ def _bottleneck(layers: Layers, x: tf.Tensor, channels: int, stride: int, config
 
 
 def _strided(layers: Layers, name: str, x: tf.Tensor, filters: int, kernel: int, config: BackboneConfig) -> tf.Tensor:
-    """A convolution of stride 2, padded as the weights were trained."""
+    """Build a convolution of stride 2, padded as the weights were trained."""
     if config.tf_pad_mode:
         return layers.conv_norm(name, x, filters, kernel, stride=2)
     before = kernel // 2
@@ -100,7 +102,7 @@ def _pad(x: tf.Tensor, before: int, after: int) -> tf.Tensor:
 
 
 def _twice(x: tf.Tensor) -> tf.Tensor:
-    """Every cell four times: [B, H, W, C] to [B, 2H, 2W, C]."""
+    """Repeat every cell four times: [B, H, W, C] to [B, 2H, 2W, C]."""
 
     @tf.custom_gradient
     def twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Batch:
-    """The tensors of one training step on one rank; B images padded to one size, G objects padded with class 0."""
+    """Tensors of one training step on one rank: B images padded to one size, G objects padded with class 0."""
 
     images: tf.Tensor
     """[B, H, W, 3] uint8, blue green red; H and W multiples of 32."""
@@ -42,5 +42,5 @@ class Batch:
 
     @classmethod
     def specs(cls, batch_size: int) -> list[tf.TensorSpec]:
-        """Shapes and types of the fields in order."""
+        """Return shapes and types of the fields in order."""
         return [tf.TensorSpec((batch_size, *shape[1:]), dtype, name) for name, shape, dtype in cls.SIGNATURE]

@@ -1,6 +1,7 @@
-"""Boxes as [N, 4] float32, x1 y1 x2 y2 in pixels; a box covers x1 to x2, so its width is x2 - x1 (no plus one).
+"""Operations on boxes: [N, 4] float32, x1 y1 x2 y2 in pixels. A box covers x1 to x2, so its width is x2 - x1 (no plus
+one).
 
-They are split and unstacked: a graph has four operations for a slice, and a step begins each of them.
+They split and unstack boxes instead of slicing them: a slice is four operations in a graph, which each step executes.
 """
 
 import math
@@ -13,14 +14,14 @@ from trainer.maskrcnn.config_network import GROWTH
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """[..., 4] to [...]; a box whose corners are swapped has area 0."""
+    """Return the areas, [..., 4] to [...]. A box whose corners are swapped has area 0."""
     first, last = tf.split(boxes, 2, -1)
     width, height = tf.unstack(tf.maximum(last - first, 0), 2, -1)
     return width * height
 
 
 def intersection(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Shared area of every pair: [N, 4] and [M, 4] to [N, M]."""
+    """Return the shared area of every pair: [N, 4] and [M, 4] to [N, M]."""
     left_a, top_a, right_a, bottom_a = tf.unstack(tf.expand_dims(a, 1), 4, -1)
     left_b, top_b, right_b, bottom_b = tf.unstack(tf.expand_dims(b, 0), 4, -1)
     width = tf.minimum(right_a, right_b) - tf.maximum(left_a, left_b)
@@ -29,13 +30,13 @@ def intersection(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union of every pair: [N, 4] and [M, 4] to [N, M]; 0 where a box has no area."""
+    """Return the intersection over union of every pair: [N, 4] and [M, 4] to [N, M]; 0 where a box has no area."""
     shared = intersection(a, b)
     return tf.math.divide_no_nan(shared, area(a)[:, None] + area(b)[None, :] - shared)
 
 
 def precise_iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """`iou` with the operations of pycocotools, to the last bit: which boxes tie for the best depends on it."""
+    """Return `iou` with the operations of pycocotools, to the last bit, which decides the boxes that tie as best."""
     sides_a, sides_b = (tf.cast(v[:, 2:] - v[:, :2], tf.float64) for v in (a, b))
     first_a, first_b = (tf.cast(v[:, :2], tf.float64) for v in (a, b))
     last = tf.minimum((sides_a + first_a)[:, None], (sides_b + first_b)[None])
@@ -46,12 +47,12 @@ def precise_iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def covered(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Share of each box of `a` that lies in each box of `b`: [N, 4] and [M, 4] to [N, M]."""
+    """Return the share of each box of `a` that lies in each box of `b`: [N, 4] and [M, 4] to [N, M]."""
     return tf.math.divide_no_nan(intersection(a, b), area(a)[:, None])
 
 
 def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> tf.Tensor:
-    """Offsets tx ty tw th that turn anchors into boxes; both [..., 4], sides of boxes without area count as 1e-3 pixel.
+    """Return the offsets tx ty tw th that turn anchors into boxes; both [..., 4]. Zero sides count as 1e-3 pixel.
 
     Source: Faster R-CNN, arXiv:1506.01497, equation 2, each number times its weight.
     """
@@ -75,7 +76,7 @@ def decode(
 
 
 def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Boxes with every corner moved inside the image; 0 for what is no number, which no region can be read at.
+    """Move every corner of the boxes inside the image. NaN becomes 0, since no region can be read there.
 
     Args:
         boxes: [..., 4].
@@ -88,9 +89,9 @@ def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def nms(
     boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float, min_score: float = float("-inf")
 ) -> tf.Tensor:
-    """Indices [K <= limit] of the boxes kept by greedy non-maximum suppression, best score first.
+    """Return the indices [K <= limit] that greedy non-maximum suppression keeps, best score first.
 
-    A box goes when its intersection over union with a kept one is above the threshold.
+    A box is dropped if its intersection over union with a kept one is above the threshold.
     """
     return tf.image.non_max_suppression(boxes, scores, limit, threshold, min_score)
 
@@ -123,7 +124,7 @@ def best_of_all(
 
 
 def anchor_shapes(size: float, ratios: tuple[float, ...]) -> NDArray[np.float64]:
-    """[len(ratios), 4] boxes around 0 0 with area size x size and height over width = ratio."""
+    """Return [len(ratios), 4] boxes around 0 0 with area size x size and height over width = ratio."""
     widths = np.array([math.sqrt(size * size / r) for r in ratios])
     heights = widths * np.array(ratios)
     return np.stack([-widths, -heights, widths, heights], 1) / 2
@@ -137,7 +138,7 @@ def anchors(
     ratios: tuple[float, ...],
     center: float = 0.5,
 ) -> tf.Tensor:
-    """[height x width x sizes x ratios, 4] anchors on the cells of a [height, width] feature map, row by row.
+    """Return [height x width x sizes x ratios, 4] anchors on the cells of a [height, width] feature map, row by row.
 
     Their centres are `center` of a cell's side to the right of its left and below its upper edge.
     """

@@ -1,4 +1,4 @@
-"""The backbone of a detector from the weights of our own classifier, `trainer.resnet50`."""
+"""Conversion of the project's own classifier weights, `trainer.resnet50`, to a detector's backbone."""
 
 import re
 
@@ -49,9 +49,9 @@ def check_settings(config: Config) -> None:
 
 
 def as_backbone(arrays: Arrays) -> Arrays:
-    """The backbone's variables under the detector's names; the dense layer and the optimizer are left out.
+    """Return the backbone's variables under the detector's names, without the dense layer and the optimizer.
 
-    The classifier sees red green blue, the detector blue green red, so the first kernel is turned.
+    The classifier's input is red green blue, the detector's blue green red, so the first kernel is reversed.
     """
     result: Arrays = {}
     for name, array in arrays.items():

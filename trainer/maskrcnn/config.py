@@ -62,6 +62,6 @@ class Config:
 
     @property
     def num_classes(self) -> int:
-        """Classes with the background; known once the annotations were read."""
+        """Return the number of classes including the background. It is known once the annotations were read."""
         assert self.data.num_category > 0
         return self.data.num_category + 1

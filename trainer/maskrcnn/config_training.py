@@ -1,4 +1,4 @@
-"""Settings of the data, of the training and of the evaluation: what is seen, in which size, how long, how fast."""
+"""Settings of the data, the training and the evaluation: images, sizes, duration, learning rate."""
 
 from dataclasses import dataclass
 

@@ -21,7 +21,7 @@ class Detections:
     """[K, 28, 28] probabilities over the boxes; None from a Faster R-CNN."""
 
     def full_mask(self, index: int, height: int, width: int, *, accurate: bool = True) -> NDArray[np.uint8]:
-        """[height, width] of 0 and 1, the mask of one detection over the whole image."""
+        """Return the mask of one detection over the whole image: [height, width] of 0 and 1."""
         assert self.masks is not None
         return paste(self.masks[index], self.boxes[index], height, width, accurate=accurate)
 
@@ -39,7 +39,7 @@ class Detections:
 def paste(
     mask: NDArray[np.float32], box: NDArray[np.float32], height: int, width: int, *, accurate: bool = True
 ) -> NDArray[np.uint8]:
-    """[height, width] uint8, 1 where the mask's probability is at least one half.
+    """Return a mask over the whole image: [height, width] uint8, 1 where its probability is at least one half.
 
     Args:
         mask: [M, M] probabilities; its cells fill the box.
@@ -65,7 +65,7 @@ def paste(
 
 
 def interpolation(points: NDArray[np.float64], first: float, last: float, cells: int) -> NDArray[np.float32]:
-    """[points, cells] weights of the bilinear samples, along one axis, of `cells` cells that fill first .. last.
+    """Return the [points, cells] weights of bilinear samples along one axis of `cells` cells that fill first .. last.
 
     Half a cell at either end continues the outermost value; points outside first .. last get no weight.
     """

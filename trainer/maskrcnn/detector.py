@@ -22,10 +22,10 @@ READ_AHEAD = 2
 
 
 class Detector:
-    """A model for prediction. It shares nothing with a training session, so it may run beside one in a thread."""
+    """Model for prediction. It shares nothing with a training session, so it may run beside one in a thread."""
 
     def __init__(self, config: Config, *, threads: int = 0, gpu: int | None = None) -> None:
-        """Builds the graph with random weights; `threads` 0 takes all cores, without `gpu` it sees all GPUs."""
+        """Build the graph with random weights. `threads` 0 uses all cores; without `gpu` all GPUs are visible."""
         quiet(threads)
         self.config = config
         self.graph = tf.Graph()
@@ -43,15 +43,15 @@ class Detector:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every variable."""
+        """Return name and shape of every variable."""
         return {name: tuple(v.shape.as_list()) for name, v in self._variables.items()}
 
     def assign(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
-        """Takes the weights of a model of the same configuration; names it does not have are left out."""
+        """Set the weights from a model of the same configuration. Names that this model does not have are ignored."""
         assign(self.session, self._variables, {n: weights[n] for n in self._variables})
 
     def weights(self) -> dict[str, NDArray[np.generic]]:
-        """Every variable by name."""
+        """Return every variable by name."""
         return dict(self.session.run(self._variables))
 
     def detect(self, image: Image) -> Detections:
@@ -68,7 +68,7 @@ class Detector:
         return Detections(boxes=boxes, scores=found["scores"], labels=found["labels"], masks=found.get("masks"))
 
     def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
-        """`detect` for each picture in order, the next ones being read meanwhile."""
+        """Call `detect` for each picture in order, while the next ones are being read."""
         waiting = []
         with ThreadPoolExecutor(1, thread_name_prefix="reader") as pool:
             for picture in pictures:
@@ -81,9 +81,12 @@ class Detector:
 
 
 def session_config(threads: int, gpu: int | None = None) -> tf1.ConfigProto:
-    """Threads of one operation (0: all cores), and operations at once; this rank's GPU, its memory taken as needed.
+    """Return the session's settings: threads, operations at once, and this rank's GPU with its memory taken as needed.
 
     On several cores two operations run at once: many of this model's are too small for more than one core.
+
+    Args:
+        threads: of one operation; 0: all cores.
     """
     at_once = 2 if gpu is None and (threads or len(os.sched_getaffinity(0))) > 1 else 1
     config = tf1.ConfigProto(
@@ -99,6 +102,6 @@ def session_config(threads: int, gpu: int | None = None) -> tf1.ConfigProto:
 def assign(
     session: tf1.Session, variables: Mapping[str, tf.Variable], values: Mapping[str, NDArray[np.generic]]
 ) -> None:
-    """Sets variables through their initializers' inputs, which works in a finalized graph, too."""
+    """Set variables through their initializers' inputs, which works in a finalized graph, too."""
     feed = {variables[n].initializer.inputs[1]: value for n, value in values.items()}
     session.run([variables[n].initializer for n in values], feed)

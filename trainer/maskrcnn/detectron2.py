@@ -56,10 +56,10 @@ def check_settings(path: Path, arrays: Arrays, config: Config) -> None:
 
 
 def as_tensorpack(path: Path, arrays: Arrays) -> Arrays:
-    """The same numbers by tensorpack's names, in its layouts, the background first.
+    """Return the arrays by tensorpack's names and in its layouts, with the background first.
 
     Raises:
-        ConfigError: an array has no place in a detector with a pyramid.
+        ConfigError: an array has no counterpart in a detector with a pyramid.
     """
     has_convs = any(".box_head." in name and ".conv1." in name for name in arrays)
     found: Arrays = {}
@@ -118,7 +118,7 @@ def _of_box_head(match: re.Match[str], has_convs: bool) -> tuple[str, str]:
 
 
 def _laid_out(layer: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Kernels with their output last; of class and box, the background's before all others'."""
+    """Return a kernel with its outputs last. Class outputs get the background first, box outputs get zeros for it."""
     if layer.endswith("outputs/class"):
         array = np.roll(array, 1, axis=0)
     elif (

@@ -16,7 +16,7 @@ from trainer.words import counted
 
 
 def table(scores: dict[str, float]) -> str:
-    """The scores, one kind per column."""
+    """Format the scores, one kind per column."""
     kinds = [k for k in ("box", "mask") if f"{k}_ap" in scores]
     rows = [name.partition("_")[2] for name in scores if name.startswith("box_")]
     lines = [f"{'':24}" + "".join(f"{k:>8}" for k in kinds)]
@@ -25,7 +25,7 @@ def table(scores: dict[str, float]) -> str:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Detects on every image of the set once over all ranks; rank 0 scores, prints and writes."""
+    """Detect on every image of the set once over all ranks. Rank 0 scores, prints and writes."""
     p = Parser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
     source_options(p)
     p.add_argument("--out", type=Path, help="write the detections as COCO results JSON")

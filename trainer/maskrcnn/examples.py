@@ -38,10 +38,10 @@ class Example:
 
 
 def read_image(picture: Picture) -> Image:
-    """[height, width, 3] uint8, blue green red, as stored: a rotation noted in the file is ignored, as COCO does.
+    """Read an image as [height, width, 3] uint8, blue green red. Ignores a rotation in its metadata, as COCO does.
 
     Raises:
-        TrainerError: not readable, damaged, or of another size than annotated; names the file.
+        TrainerError: not readable, damaged, or of another size than annotated. The message names the file.
     """
     try:
         image = np.asarray(pictures.decode(pictures.read(picture.path)), np.uint8)
@@ -59,7 +59,7 @@ def read_image(picture: Picture) -> Image:
 
 
 def resize(image: Image, short_edge: int, max_size: int) -> Image:
-    """The image with its shorter side at `short_edge` pixels, or less where the longer one would pass `max_size`."""
+    """Resize the image to `short_edge` pixels on its shorter side, or less if the longer one would pass `max_size`."""
     height, width = resized(image.shape[0], image.shape[1], short_edge, max_size)
     if (height, width) == image.shape[:2]:
         return image
@@ -67,7 +67,7 @@ def resize(image: Image, short_edge: int, max_size: int) -> Image:
 
 
 def training_example(picture: Picture, config: Config, *, epoch: int) -> Example:
-    """The picture as this epoch sees it: drawn scale and mirroring depend on seed, epoch and image only."""
+    """Return the picture's example in this epoch. Random scale and mirroring depend on seed, epoch and image only."""
     rng = np.random.default_rng([config.train.seed, epoch, picture.id])
     short, long = config.preproc.train_short_edge_size[0], config.preproc.train_short_edge_size[-1]
     is_mirrored = config.preproc.flip and rng.random() < 0.5
@@ -100,14 +100,15 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
 
 
 def object_masks(picture: Picture) -> NDArray[np.uint8]:
-    """[G, height, width] of 0 and 1, one mask per object that is no crowd."""
+    """Return [G, height, width] of 0 and 1, one mask per object that is not a crowd."""
     return coco_masks.decode_all([o.segmentation for o in picture.objects], picture.height, picture.width)
 
 
 def resized_masks(picture: Picture, size: Shape, is_mirrored: bool) -> NDArray[np.uint8]:
-    """[G, W, H] as tensorpack makes them: polygons moved with the image, then rasterised; W is a multiple of 8.
+    """Return the masks [G, W, H] as tensorpack makes them. W is a multiple of 8.
 
-    What is annotated as a run-length code, which tensorpack cannot learn, is resized with the image.
+    Polygons are moved with the image, then rasterised. Run-length codes, which tensorpack cannot learn, are resized
+    with the image.
     """
     height, width = size
     canvas = -(-width // 8) * 8
@@ -135,7 +136,7 @@ def _moved(polygon: Sequence[float], picture: Picture, size: Shape, is_mirrored:
 def collate(
     examples: Sequence[Example | None], config: Config, *, weight: float, seeds: NDArray[np.int32]
 ) -> tuple[NDArray[np.generic], ...]:
-    """The arrays of `trainer.maskrcnn.model.Batch` in its order.
+    """Return the arrays of `trainer.maskrcnn.batch.Batch` in its order.
 
     Args:
         examples: B of them; None becomes an empty image of weight 0.
@@ -181,7 +182,7 @@ _EMPTY = Example(
 
 
 def _place(canvas: Image, image: Image, config: Config) -> None:
-    """The image at the canvas's top left, the rest filled with the mean colour: about zero after normalisation."""
+    """Put the image at the canvas's top left and fill the rest with the mean colour, about zero after normalisation."""
     height, width = image.shape[:2]
     mean = np.round(config.preproc.pixel_mean[::-1]).astype(np.uint8)
     canvas[:height, :width] = image
@@ -198,7 +199,9 @@ def _mirrored(boxes: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def _stack(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """The arrays as one, each padded with zeros to the largest; at least one row, since the graph gathers from it."""
+    """Stack the arrays, each padded with zeros to the largest. There is at least one row, since the graph gathers from
+    it.
+    """
     if len(arrays) == 1 and len(arrays[0]):
         return arrays[0][None]
     shape = np.max([a.shape for a in arrays], axis=0)

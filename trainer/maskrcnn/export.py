@@ -27,7 +27,7 @@ from trainer.partial import written_whole
 
 
 def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path) -> None:
-    """Writes the SavedModel into an absent folder, whole or not at all.
+    """Write the SavedModel into an absent folder, atomically.
 
     Raises:
         ConfigError: the folder exists.
@@ -55,7 +55,9 @@ def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path
 
 
 def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
-    """The padded batch [1, H, W, 3] uint8 in blue green red, its size [2], and pixels of the image per pixel [4]."""
+    """Return the padded batch [1, H, W, 3] uint8 in blue green red, its size [2], and pixels of the image per pixel
+    [4].
+    """
     import tensorflow as tf
 
     from trainer.maskrcnn import resizing
@@ -74,7 +76,7 @@ def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
 
 
 def _size(full: Any, config: Config) -> Any:
-    """[2] int32: the size `trainer.maskrcnn.shapes.resized` brings an image of this one to, in its steps."""
+    """Return [2] int32: the size to which `trainer.maskrcnn.shapes.resized` resizes the image, in the same steps."""
     import tensorflow as tf
 
     short, most = config.preproc.test_short_edge_size, config.preproc.longest_side
@@ -87,7 +89,7 @@ def _size(full: Any, config: Config) -> Any:
 
 
 def _padded(size: Any, config: Config) -> Any:
-    """[2] int32: the shape `trainer.maskrcnn.shapes.padded` gives an image of this size."""
+    """Return [2] int32: the shape to which `trainer.maskrcnn.shapes.padded` pads an image of this size."""
     import tensorflow as tf
 
     tight = size + -size % MULTIPLE
@@ -128,7 +130,7 @@ def _image_size(told: str | None, *, is_needed: bool) -> Shape | None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Exports the newest checkpoint of a job, or a file of weights."""
+    """Export the newest checkpoint of a job, or a file of weights."""
     p = Parser(
         prog="python -m trainer.maskrcnn.export",
         description=__doc__,

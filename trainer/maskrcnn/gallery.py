@@ -1,4 +1,4 @@
-"""A few validation pictures with what was found on them, small, in the job's folder. No TensorFlow."""
+"""Gallery of a few small validation pictures with their detections, in the job's folder. No TensorFlow."""
 
 import sys
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def _small(image: Image) -> Image:
 
 
 def _write(path: Path, image: Image) -> None:
-    """Whole or not there."""
+    """Write the picture as JPEG, atomically."""
     ok, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
     if not ok:
         raise ValueError("it cannot be packed as JPEG")

@@ -10,7 +10,7 @@ from trainer.maskrcnn.rpn import huber
 
 
 def box_head(x: tf.Tensor, config: FpnConfig, layers: Layers) -> tf.Tensor:
-    """[N, 7, 7, C] to [N, FRCNN_FC_HEAD_DIM], by two dense layers or four convolutions and a dense layer."""
+    """Build the box head, [N, 7, 7, C] to [N, FRCNN_FC_HEAD_DIM]: two dense layers, or four convolutions and one."""
     layers = layers.but(norm="None", trainable=True)
     if config.frcnn_head_func == "fastrcnn_2fc_head":
         hidden = layers.dense("fc6", _flat(x), config.frcnn_fc_head_dim, relu=True)
@@ -23,7 +23,7 @@ def box_head(x: tf.Tensor, config: FpnConfig, layers: Layers) -> tf.Tensor:
 def box_outputs(
     x: tf.Tensor, num_classes: int, agnostic: bool, layers: Layers, scope: str = "outputs"
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Class logits [N, num_classes] and box offsets [N, num_classes or 1, 4], float32."""
+    """Return class logits [N, num_classes] and box offsets [N, num_classes or 1, 4], float32."""
     layers = layers.but(norm="None", trainable=True, dtype=tf.float32)
     shown = 1 if agnostic else num_classes
     x = tf.cast(x, tf.float32)
@@ -36,7 +36,7 @@ def box_outputs(
 def box_losses(
     logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, classes: tf.Tensor, weights: tf.Tensor, kind: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Class and box loss, both sums over the regions with their weights.
+    """Return class and box loss, both sums over the regions with their weights.
 
     Args:
         logits: [N, num_classes]; offsets: [N, num_classes or 1, 4].
@@ -53,10 +53,11 @@ def box_losses(
 
 
 def mask_head(x: tf.Tensor, labels: tf.Tensor, config: Config, layers: Layers) -> tf.Tensor:
-    """Mask logits [N, 2S, 2S] float32 of each region's own class.
+    """Return mask logits [N, 2S, 2S] float32 of each region's own class.
 
-    Only the filter of that class is applied to a region: a result like all classes' at 1/80 of the last layer's work.
-    It sees one pixel at a time, so pixels are put in their places when they are one number each.
+    Only the filter of that class is applied to a region. The result is the same as with all classes' filters, at 1/80
+    of the last layer's work. The filter reads one pixel at a time, so pixels are rearranged after it, when they are one
+    number each.
 
     Args:
         x: [N, S, S, C]; without a pyramid it comes from `conv5` and needs no more convolutions.
@@ -102,13 +103,13 @@ def mask_targets(
 
 
 def mask_loss(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Mean cross entropy of each mask's cells, summed over the regions with their weights [N]."""
+    """Return the mean cross entropy of each mask's cells, summed over the regions with their weights [N]."""
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
     return tf.reduce_sum(tf.reduce_mean(entropy, [1, 2]) * weights)
 
 
 def _convs(x: tf.Tensor, name: str, channels: int, order: str, layers: Layers) -> tf.Tensor:
-    """Four 3x3 convolutions; what follows each is relu, norm-relu or relu-norm."""
+    """Build four 3x3 convolutions, each followed by relu, norm-relu or relu-norm."""
     for k in range(4):
         x = layers.conv(f"{name}{k}", x, channels, 3, relu=order.startswith("relu"))
         x = layers.group_norm(f"gn{k}", x) if "norm" in order else x

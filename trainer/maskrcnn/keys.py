@@ -30,7 +30,7 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Settled:
-    """A key of the references that has one answer here."""
+    """Key of the references that has only one supported value here."""
 
     allowed: tuple[Any, ...]
     why: str
@@ -61,7 +61,7 @@ GROUPS = tuple(f.name for f in fields(Config) if f.name.upper() not in ALONE)
 
 
 def known_keys() -> dict[str, Any]:
-    """Every key of our own with the type of its value."""
+    """Return every key of this trainer with the type of its value."""
     types: dict[str, Any] = {**ALONE}
     for group in GROUPS:
         cls = get_type_hints(Config)[group]
@@ -71,7 +71,7 @@ def known_keys() -> dict[str, Any]:
 
 
 def apply_settings(config: Config, settings: Iterable[str]) -> Config:
-    """The configuration with `KEY=VALUE` settings applied in order.
+    """Return the configuration with `KEY=VALUE` settings applied in order.
 
     Raises:
         ConfigError: an unknown key (with the nearest right name), a value of the wrong type, an impossible value.
@@ -99,7 +99,7 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
 
 
 def dump(config: Config) -> dict[str, Any]:
-    """Every key and its value, ready for JSON."""
+    """Return every key and its value, ready for JSON."""
     flat: dict[str, Any] = {key: getattr(config, key.lower()) for key in ALONE}
     for group in GROUPS:
         owner = getattr(config, group)
@@ -108,20 +108,20 @@ def dump(config: Config) -> dict[str, Any]:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """`dump` as JSON gives it back."""
+    """Return `dump` as it is read back from JSON."""
     value: dict[str, Any] = json.loads(json.dumps(dump(config)))
     return value
 
 
 def load(flat: dict[str, Any]) -> Config:
-    """The configuration that `dump` wrote; keys of other versions are refused like typing mistakes."""
+    """Return the configuration that `dump` wrote. Keys of other versions are refused like typing mistakes."""
     return apply_settings(
         Config(), [f"{key}={value if isinstance(value, str) else repr(value)}" for key, value in flat.items()]
     )
 
 
 def parse_value(key: str, text: str, kind: Any) -> Any:
-    """The value of the key's type that the text stands for; `None`, tuples and lists as Python writes them."""
+    """Parse a setting's text to the key's type. `None`, tuples and lists are written as in Python."""
     value: Any = _freeze(_literal(text))
     candidate: Any
     for candidate in (value, (value,), text):

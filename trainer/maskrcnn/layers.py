@@ -29,7 +29,7 @@ class Layers:
     """The mask head works on a multiple of this many regions: each new number is a new shape."""
 
     def but(self, **changes: Any) -> "Layers":
-        """The same layers with other settings."""
+        """Return the same layers with other settings."""
         return replace(self, **changes)
 
     def conv(
@@ -45,7 +45,9 @@ class Layers:
         relu: bool = False,
         stddev: float | None = None,
     ) -> tf.Tensor:
-        """[B, H, W, C] to [B, H', W', filters]; He's initialisation over the fan-out unless `stddev` is given."""
+        """Convolve [B, H, W, C] to [B, H', W', filters]. Uses He's initialisation over the fan-out unless `stddev` is
+        given.
+        """
         with tf1.variable_scope(name):
             shape = [kernel, kernel, int(x.shape[-1]), filters]
             w = self._weight(shape, stddev, fan=kernel * kernel * filters)
@@ -79,7 +81,7 @@ class Layers:
         padding: str = "SAME",
         relu: bool = True,
     ) -> tf.Tensor:
-        """Convolution without bias, this object's normalisation, and ReLU if asked for."""
+        """Convolve, apply this object's normalisation, or a bias without one, and ReLU if requested."""
         if self.norm == "None":
             return self.conv(name, x, filters, kernel, stride=stride, padding=padding, relu=relu)
         with tf1.variable_scope(name):
@@ -95,17 +97,19 @@ class Layers:
             return tf.nn.relu(y) if relu else y
 
     def deconv(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
-        """Twice the height and width by a 2x2 transposed convolution of stride 2, then ReLU.
+        """Double height and width by a 2x2 transposed convolution of stride 2, then ReLU.
 
         Args:
             x: [B, H, W, C].
+
         Returns:
             [B, 2H, 2W, filters].
         """
         return tf.nn.depth_to_space(self.deconv_cells(name, x, filters), 2)
 
     def deconv_cells(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
-        """The same before pixels are put in their places: [B, H, W, 4 x filters], each cell's four pixels row by row.
+        """Compute `deconv` before its pixels are rearranged: [B, H, W, 4 x filters], each cell's four pixels row by
+        row.
 
         Kernel and stride are equal, so each output pixel has one input pixel: a dense layer and a reordering.
         """
@@ -120,7 +124,7 @@ class Layers:
     def dense(
         self, name: str, x: tf.Tensor, units: int, *, relu: bool = False, stddev: float | None = None
     ) -> tf.Tensor:
-        """[N, C] to [N, units]."""
+        """Apply a dense layer, [N, C] to [N, units]."""
         with tf1.variable_scope(name):
             w = self._weight([int(x.shape[-1]), units], stddev, fan=int(x.shape[-1]))
             y = tf.matmul(tf.cast(x, self.dtype), tf.cast(w, self.dtype))
@@ -128,7 +132,7 @@ class Layers:
             return tf.nn.relu(y) if relu else y
 
     def group_norm(self, name: str, x: tf.Tensor, groups: int = 32) -> tf.Tensor:
-        """[B, H, W, C] normalised over space and over groups of channels. Source: arXiv:1803.08494."""
+        """Normalise [B, H, W, C] over space and over groups of channels. Source: arXiv:1803.08494."""
         channels = int(x.shape[-1])
         groups = min(groups, channels)
         with tf1.variable_scope(name):
@@ -163,7 +167,7 @@ class Layers:
         )
 
     def _frozen_affine(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Scale and shift that a batch norm with fixed statistics comes down to."""
+        """Return the scale and shift that are equal to a batch norm with fixed statistics."""
         with tf1.variable_scope("bn"):
             gamma, beta = self._affine(channels)
             mean, variance = self._moving(channels)
@@ -171,7 +175,7 @@ class Layers:
             return scale, beta - mean * scale
 
     def _sync_bn(self, x: tf.Tensor) -> tf.Tensor:
-        """Batch norm with the statistics of all ranks' images; of the moving averages outside of training."""
+        """Apply batch norm with the statistics of all ranks' images, or of the moving averages outside of training."""
         with tf1.variable_scope("bn"):
             channels = int(x.shape[-1])
             gamma, beta = self._affine(channels)
@@ -196,13 +200,15 @@ class Layers:
 
 
 def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> tf.Tensor:
-    """Group norm as one scale and one shift per image and channel, with the gradient written out.
+    """Apply group norm as one scale and one shift per image and channel, with the gradient written out.
 
-    Two passes over `x` forward and three backward; TensorFlow's own moments and their gradient take more than ten.
+    It makes two passes over `x` forward and three backward. TensorFlow's own moments and their gradient make more than
+    ten.
 
     Args:
         x: [B, H, W, C] of any float type; the statistics are float32.
         gamma, beta: [C] float32.
+
     Source: Group Normalization, arXiv:1803.08494, equations 2 and 3; the gradient is the batch norm's per group.
     """
     channels = int(x.shape[-1])

@@ -1,4 +1,4 @@
-"""Batches in a fixed order, prepared by threads ahead of the training. No TensorFlow."""
+"""Loader of batches in a fixed order, prepared by threads ahead of the training. No TensorFlow."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -85,7 +85,9 @@ def batches(
 def _plan(
     pictures: Sequence[Picture], config: Config, first: Place, *, width: int, origin_ranks: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Step as the job's first ranks would count it, epoch, and the step's images [width, batch], from `first` on."""
+    """Yield each step's number, epoch and images [width, batch], from `first` on. Steps are numbered for
+    `origin_ranks`.
+    """
     is_wide = np.array([p.width >= p.height for p in pictures])
     batch = config.train.batch_size_per_gpu
     groups = -(-len(pictures) // batch)
@@ -101,5 +103,5 @@ def _plan(
 
 
 def _seeds(seed: int, step: int, images: NDArray[np.int64]) -> NDArray[np.int32]:
-    """[B, 2]: what is drawn for an image depends on seed, step and image, not on the rank that holds it."""
+    """Return [B, 2]: an image's random draws depend on seed, step and image, not on the rank that holds it."""
     return np.stack([np.full(len(images), (seed * 1_000_003 + step) % 2**31), images * 16 + 17], 1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The factor of the loss where Mask R-CNN computes in float16, and steps that an overflow leaves out."""
+"""Loss scale for Mask R-CNN in float16, which skips steps that overflow."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from trainer.precision import DYNAMIC, first_scale
 
 
 class LossScale:
-    """The factor, in variables that a checkpoint holds. All ranks see the same gradients, so all change it alike."""
+    """Loss scale in variables that a checkpoint holds. All ranks have the same gradients, so all change it alike."""
 
     def __init__(self, told: str) -> None:
         self._is_dynamic = told == DYNAMIC
@@ -23,7 +23,7 @@ class LossScale:
         """What it is in this step."""
 
     def guarded(self, gradients: Sequence[tf.Tensor], apply: Callable[[], tf.Operation]) -> tf.Operation:
-        """`apply`, unless a gradient is infinite or no number; then the factor follows."""
+        """Run `apply` unless a gradient is infinite or NaN. Then update the loss scale."""
         is_finite = are_finite(gradients)
         applied = tf1.cond(is_finite, apply, tf.no_op)
         if not self._is_dynamic:
@@ -35,5 +35,5 @@ class LossScale:
 
 
 def make_loss_scale(config: Config) -> LossScale | None:
-    """The loss scale of a training in float16; other types need none."""
+    """Return the loss scale of a training in float16; None for other types."""
     return LossScale(config.train.loss_scale) if config.train.precision == "float16" else None

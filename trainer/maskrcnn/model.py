@@ -1,4 +1,4 @@
-"""Mask R-CNN put together: the losses of a batch, and the detections of an image."""
+"""Mask R-CNN, assembled from its parts: the losses of a batch, and the detections of an image."""
 
 import tensorflow as tf
 
@@ -27,9 +27,9 @@ def make_layers(config: Config, *, training: bool, ranks: int = 1, device: str =
 
 
 def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]:
-    """The weighted sum over the images of each loss, by name; their sum is what to minimise.
+    """Return each loss by name, as the weighted sum over the images. Their sum is to be minimised.
 
-    Also holds `fg_rois`, the mean number of regions on objects, which is no loss.
+    Also contains `fg_rois`, the mean number of regions on objects, which is not a loss.
     """
     features = _features(batch.images, batch.sizes, config, layers)
     logits, offsets = rpn_head(features, config, layers)
@@ -122,7 +122,7 @@ def detections(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Laye
 
 
 def _features(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Layers) -> list[tf.Tensor]:
-    """P2 .. P6, or C4 alone, of images that are exactly 0 beyond their sizes once they are normalised."""
+    """Return P2 .. P6, or C4 alone. The normalised images are exactly 0 beyond their sizes."""
     mean = tf.constant(config.preproc.pixel_mean[::-1], tf.float32)
     inverse = tf.constant([1 / s for s in config.preproc.pixel_std[::-1]], tf.float32)
     rows, columns = (tf.sequence_mask(sizes[:, i], tf.shape(images)[i + 1], layers.dtype) for i in (0, 1))

@@ -1,4 +1,4 @@
-"""A trained Mask R-CNN with a pyramid as an ONNX file: an image of one size in, what is seen on it out.
+"""Writer of a trained Mask R-CNN with a pyramid as an ONNX file, for images of one size.
 
 `image` [height, width, 3] uint8, red green blue, to `boxes` [K, 4] (x1 y1 x2 y2 in its pixels), `scores` [K], `labels`
 [K] int64 (1 ..) and `masks` [K, 28, 28] over the boxes. Resizing and padding are part of it, as of the SavedModel.
@@ -28,7 +28,7 @@ OPSET = 16
 
 
 def write(path: Path, config: Config, arrays: Mapping[str, NDArray[Any]], size: Shape) -> None:
-    """Writes the detector of images of this height and width, whole or not at all.
+    """Write the detector of images of this height and width, atomically.
 
     Raises:
         ConfigError: the model has no pyramid.
@@ -62,7 +62,7 @@ def write(path: Path, config: Config, arrays: Mapping[str, NDArray[Any]], size: 
 
 
 def _pixels(net: Net, size: Shape, seen: Shape, shape: Shape) -> str:
-    """[1, 3, H, W]: resized as the trainer does, normalised, blue green red, 0 where it is padded."""
+    """Build the input [1, 3, H, W]: resized as the trainer does, normalised, blue green red, 0 where it is padded."""
     g, preproc = net.graph, net.config.preproc
     x = g.op("Cast", onnx_layers.resized(net, "image", size, seen), to=TensorProto.FLOAT)
     x = g.op("Unsqueeze", g.op("Transpose", x, perm=(2, 0, 1)), g.integers(0))
@@ -92,7 +92,7 @@ def _clipped(net: Net, boxes: str, seen: Shape) -> str:
 
 
 def _proposals(net: Net, features: list[str], seen: Shape, shape: Shape) -> str:
-    """[P, 4], the best regions of all levels, as `rpn.proposals`."""
+    """Build the best regions of all levels [P, 4], as `rpn.proposals` does."""
     g, rpn = net.graph, net.config.rpn
     kept = []
     for feature, (stride, sizes) in zip(features, net.config.anchor_places, strict=True):
@@ -140,7 +140,7 @@ def _at_most(net: Net, values: str, most: int) -> str:
 
 
 def _pooled(net: Net, features: list[str], rois: str, cells: int) -> str:
-    """[N, C, cells, cells] of each region from its level, as `roi.pyramid_roi_align`."""
+    """Build [N, C, cells, cells] of each region from its level, as `roi.pyramid_roi_align` does."""
     g = net.graph
     first, last = g.op("Split", rois, g.integers(2, 2), outputs=2, axis=1)
     sides = g.op("Max", g.op("Sub", last, first), g.floats(0))
@@ -172,7 +172,9 @@ def _scalars(net: Net, *values: float) -> list[str]:
 
 
 def _scored(net: Net, features: list[str], rois: str, seen: Shape) -> tuple[str, str]:
-    """Class probabilities [P, classes] and the boxes [P, classes or 1, 4] inside the image, as `scored_boxes`."""
+    """Build class probabilities [P, classes] and the boxes [P, classes or 1, 4] inside the image, as `scored_boxes`
+    does.
+    """
     config, g = net.config, net.graph
     if not config.fpn.cascade:
         hidden = onnx_layers.box_head(net, "fastrcnn", _pooled(net, features, rois, BOX_CELLS))
@@ -198,7 +200,7 @@ def _moved(net: Net, offsets: str, rois: str, weights: tuple[float, ...], seen: 
 
 
 def _chosen(net: Net, chances: str, boxes: str) -> tuple[str, str, str]:
-    """Boxes [K, 4], scores [K] and categories [K] from 0: the best of each category's after suppression."""
+    """Build boxes [K, 4], scores [K] and categories [K] from 0: the best that suppression per category keeps."""
     g, test = net.graph, net.config.test
     categories = net.config.num_classes - 1
     of_class = g.op("Transpose", g.op("Slice", chances, g.integers(1), g.integers(categories + 1), g.integers(1)))

@@ -22,22 +22,22 @@ MASK_CELLS = 14
 
 @dataclass(frozen=True, kw_only=True)
 class Net:
-    """A graph that grows, and what it is made from: tensors are known by their names in it."""
+    """Graph under construction, with the configuration and weights it is built from. Its tensors are known by name."""
 
     config: Config
     arrays: Mapping[str, NDArray[Any]]
     graph: Graph = field(default_factory=Graph)
 
     def weight(self, name: str, axes: tuple[int, ...] = ()) -> str:
-        """A variable, its axes in another order."""
+        """Add a variable, with its axes reordered. Returns its name."""
         array = to_nchw(name, self.arrays[name])
         return self.graph.constant(name, array.transpose(axes) if axes else array)
 
     def conv(self, name: str, x: str, *, stride: int = 1, pads: tuple[int, ...] | None = None) -> str:
-        """With the bias, where there is one.
+        """Add a convolution, with the bias if there is one.
 
         Args:
-            pads: top, left, bottom, right; by default what keeps the size, as TensorFlow's SAME has it.
+            pads: top, left, bottom, right; by default those that keep the size, as with TensorFlow's SAME.
         """
         size = self.arrays[f"{name}/W"].shape[0]
         around: dict[str, Any] = {"pads": pads} if pads else {"pads": (size // 2,) * 4}
@@ -52,11 +52,11 @@ class Net:
         return str(self.graph.op("Relu", x))
 
     def dense(self, name: str, x: str) -> str:
-        """[N, C] to [N, units]."""
+        """Add a dense layer, [N, C] to [N, units]."""
         return str(self.graph.op("Gemm", x, self.weight(f"{name}/W"), self.weight(f"{name}/b")))
 
     def conv_norm(self, name: str, x: str, *, stride: int = 1, pads: tuple[int, ...] | None = None) -> str:
-        """A convolution of the backbone with whatever normalises it."""
+        """Add a convolution of the backbone with its normalisation, if any."""
         y = self.conv(name, x, stride=stride, pads=pads)
         if f"{name}/gn/gamma" in self.arrays:
             return self.group_norm(f"{name}/gn", y)
@@ -87,14 +87,14 @@ class Net:
 
 
 def resized(net: Net, image: str, size: Shape, wanted: Shape) -> str:
-    """[height, width, 3] uint8 of this size to the bytes of the wanted one, int32, as `resizing.resized`."""
+    """Build the resize of [height, width, 3] uint8 to the wanted size, int32, with the bytes of `resizing.resized`."""
     g = net.graph
 
     def whole(array: Any) -> str:
         return g.constant(f"whole {len(g.tensors)}", np.array(array), np.int32)
 
     def shares(pixels: str, axis: int) -> list[str]:
-        """Both neighbours of every wanted pixel along an axis, each times its weight."""
+        """Build both neighbours of every wanted pixel along an axis, each times its weight."""
         at, weights = resizing.taps(size[axis], wanted[axis], is_across=axis == 1)
         near = (g.op("Cast", g.op("Gather", pixels, whole(v), axis=axis), to=TensorProto.INT32) for v in at)
         return [g.op("Mul", v, whole(w.reshape((-1, 1, 1)[: 3 - axis]))) for v, w in zip(near, weights, strict=True)]
@@ -107,7 +107,7 @@ def resized(net: Net, image: str, size: Shape, wanted: Shape) -> str:
 
 
 def features(net: Net, x: str) -> list[str]:
-    """P2 .. P6 of normalised images."""
+    """Build P2 .. P6 of normalised images."""
     backbone, g = net.config.backbone, net.graph
     pads = None if backbone.tf_pad_mode else (3, 3, 2, 2)
     x = net.relu(net.conv_norm("conv0", x, stride=2, pads=pads))
@@ -154,7 +154,7 @@ def _pyramid(net: Net, found: list[str]) -> list[str]:
 
 
 def convs(net: Net, scope: str, name: str, x: str, head: str, cells: int) -> str:
-    """Four convolutions of a head on maps of this side, in its order of norm and ReLU."""
+    """Build four convolutions of a head on maps of this side, in its order of norm and ReLU."""
     order = net.config.fpn.gn_head_order if head.endswith("_gn_head") else "relu"
     for k in range(4):
         x = net.conv(f"{scope}/{name}{k}", x)
@@ -165,7 +165,7 @@ def convs(net: Net, scope: str, name: str, x: str, head: str, cells: int) -> str
 
 
 def box_head(net: Net, scope: str, x: str) -> str:
-    """[N, C, 7, 7] to [N, FRCNN_FC_HEAD_DIM]."""
+    """Build the box head, [N, C, 7, 7] to [N, FRCNN_FC_HEAD_DIM]."""
     head = net.config.fpn.frcnn_head_func
     if head == "fastrcnn_2fc_head":
         hidden = net.relu(net.dense(f"{scope}/fc6", net.graph.op("Flatten", x)))
@@ -175,7 +175,7 @@ def box_head(net: Net, scope: str, x: str) -> str:
 
 
 def mask_head(net: Net, x: str, index: str) -> str:
-    """[N, C, 14, 14] to the probabilities [N, 28, 28] of each region's category, from 0."""
+    """Build the mask head, [N, C, 14, 14] to the probabilities [N, 28, 28] of each region's category, from 0."""
     g, name = net.graph, net.config.fpn.mrcnn_head_func
     x = convs(net, "maskrcnn", "fcn", x, name, MASK_CELLS)
     kernel, bias = net.weight("maskrcnn/deconv/W", (3, 2, 0, 1)), net.weight("maskrcnn/deconv/b")

@@ -1,4 +1,4 @@
-"""Named experiments of the AWS fork of tensorpack's example, as settings over the values that it starts from.
+"""Overlays: named experiments of the AWS fork of tensorpack's example, as settings over the fork's own defaults.
 
 Source: aws-samples/mask-rcnn-tensorflow, infra/eks/maskrcnn/overlays and values.yaml, its rates per image times 8.
 """
@@ -38,7 +38,7 @@ NOT_HERE = {
 
 
 def laid_over(names: Iterable[str]) -> dict[str, Any]:
-    """The settings of the overlays in order, the later over the earlier; none for no name.
+    """Return the settings of the overlays. Later overlays override earlier ones. Without names there are none.
 
     Raises:
         ConfigError: an unknown name.
@@ -52,10 +52,10 @@ def laid_over(names: Iterable[str]) -> dict[str, Any]:
 
 
 def check_ranks(names: Iterable[str], ranks: int) -> None:
-    """Passes the number of ranks that the overlays were made for.
+    """Check that the overlays were made for this number of ranks.
 
     Raises:
-        ConfigError: it is another.
+        ConfigError: one was made for another number.
     """
     for name in names:
         wanted, by, _ = name.partition("x")

@@ -1,4 +1,4 @@
-"""Detections and ground truth drawn into a picture. No TensorFlow."""
+"""Drawing of detections and ground truth into a picture. No TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ BLEND = 0.45
 
 
 def draw_detections(image: Image, found: Detections, names: Sequence[str]) -> Image:
-    """The image with each detection's mask, box, class and score; blue green red in and out, the input unchanged."""
+    """Return a copy of the image with each detection's mask, box, class and score. Images are blue green red."""
     result = image.copy()
     height, width = image.shape[:2]
     for i in range(len(found.scores))[::-1]:  # the best on top
@@ -32,9 +32,10 @@ def draw_detections(image: Image, found: Detections, names: Sequence[str]) -> Im
 def draw_results(
     image: Image, entries: Sequence[Mapping[str, Any]], labels: Mapping[int, int], names: Sequence[str]
 ) -> Image:
-    """The image with each entry of COCO's results JSON; the first on top.
+    """Return a copy of the image with each entry of COCO's results JSON, the first on top.
 
-    labels: class of each category id, from 1 on.
+    Args:
+        labels: class of each category id, from 1 on.
     """
     result = image.copy()
     height, width = image.shape[:2]
@@ -49,7 +50,7 @@ def draw_results(
 
 
 def draw_truth(image: Image, picture: Picture, names: Sequence[str]) -> Image:
-    """The image with its annotated objects; crowd regions are gray."""
+    """Return a copy of the image with its annotated objects; crowd regions are gray."""
     result = image.copy()
     for i, instance in enumerate(picture.instances):
         color = (160, 160, 160) if instance.is_crowd else color_of(i)
@@ -64,7 +65,7 @@ def draw_truth(image: Image, picture: Picture, names: Sequence[str]) -> Image:
 
 
 def color_of(index: int) -> tuple[int, int, int]:
-    """A colour that differs from its neighbours': hues a golden angle apart."""
+    """Return a colour that differs from its neighbours': hues are a golden angle apart."""
     hsv = np.array([[[int(index * 180 * 0.618) % 180, 200, 255]]], np.uint8)
     b, g, r = (int(v) for v in cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0])
     return b, g, r

@@ -1,4 +1,4 @@
-"""Settings, ranks and annotations turned into a run: all that can be found wrong before TensorFlow is loaded."""
+"""Plan of a run, from settings, ranks and annotations. Finds all errors it can before TensorFlow is loaded."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ REFERENCE_BATCH = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run that may begin."""
+    """Checked plan of a run."""
 
     config: Config
     """Complete: categories filled in."""
@@ -57,28 +57,28 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Micro-steps of each rank in a step, each with BATCH_SIZE_PER_GPU images."""
+        """Return the micro-steps of each rank in a step, each with BATCH_SIZE_PER_GPU images."""
         shared = share(self.origin_ranks, self.ranks, 1)
         return shared.parts if shared else 1
 
     @property
     def width(self) -> int:
-        """Groups of BATCH_SIZE_PER_GPU images in a step over all ranks."""
+        """Return the groups of BATCH_SIZE_PER_GPU images in a step over all ranks."""
         return self.ranks * self.parts
 
     @property
     def groups(self) -> int:
-        """Such groups in an epoch."""
+        """Return the groups of BATCH_SIZE_PER_GPU images in an epoch."""
         return math.ceil(len(self.pictures) / self.config.train.batch_size_per_gpu)
 
     @property
     def scale(self) -> float:
-        """Images per step as a multiple of those the job began with."""
+        """Return the ratio of the images per step to those of the job's first attempt."""
         return self.width / self.origin_ranks
 
     @property
     def images_per_step(self) -> int:
-        """Over all ranks."""
+        """Return the images per step over all ranks."""
         return self.width * self.config.train.batch_size_per_gpu
 
     @property
@@ -90,12 +90,14 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD, as the job began."""
+        """Return the steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD, with the ranks of the job's first
+        attempt.
+        """
         return steps_per_epoch(self.config.train, self.origin_ranks, len(self.pictures))
 
     @property
     def steps(self) -> int:
-        """Steps done at the run's end; where the ranks have changed, more or fewer than it would have alone."""
+        """Return the number of steps at the run's end, including earlier attempts'. It changes if the ranks change."""
         end = BEGINNING.after(self.schedule.steps, groups=self.groups, width=self.origin_ranks)
         return self.first_step + self.first.steps_to(end, groups=self.groups, width=self.width)
 
@@ -104,18 +106,18 @@ class Plan:
         return self.first.after(step - self.first_step, groups=self.groups, width=self.width)
 
     def images(self, step: int) -> int:
-        """Images behind when the step with this number begins."""
+        """Return the number of images learned from before the step with this number."""
         place = self.place(step)
         return place.epoch * len(self.pictures) + min(
             len(self.pictures), place.group * self.config.train.batch_size_per_gpu
         )
 
     def origin_step(self, step: int) -> int:
-        """The number that the step would have if the ranks had never changed."""
+        """Return the number that the step would have if the ranks had never changed."""
         return self.place(step).steps(groups=self.groups, width=self.origin_ranks)
 
     def rate(self, step: int) -> float:
-        """Learning rate of the step: the one the job had planned for its images, scaled with their number."""
+        """Return the step's learning rate: the one that the job planned for its images, scaled with their number."""
         return self.schedule(self.origin_step(step)) * self.scale
 
     def is_due(self, epochs: int, step: int) -> bool:
@@ -211,7 +213,7 @@ def _left_out(sets: list[CocoSet], validation: CocoSet, config: Config, most: fl
 
 
 def make_schedule(config: Config, *, ranks: int, num_images: int) -> Schedule:
-    """The run's steps and rates; linear scaling with the images per step (arXiv:1706.02677).
+    """Return the run's steps and rates, by linear scaling with the images per step (arXiv:1706.02677).
 
     Raises:
         ConfigError: an evaluation or checkpoint period, or a warm-up, that the run would never reach.
@@ -234,13 +236,15 @@ def make_schedule(config: Config, *, ranks: int, num_images: int) -> Schedule:
 
 
 def rates(schedule: Schedule) -> list[tuple[int, float]]:
-    """(step, learning rate from there on), the first at step 0; without the warm-up."""
+    """Return (step, learning rate from there on), the first at step 0, without the warm-up."""
     firsts = [0, *(boundary + 1 for boundary in schedule.shape.boundaries)]
     return list(zip(firsts, (schedule.peak, *schedule.shape.rates), strict=True))
 
 
 def reference_steps(name: str) -> tuple[int, ...]:
-    """Drops and end of '1x', '2x', ... for 8 images per step: kx ends at k x 180k and drops 120k and 40k before it."""
+    """Return drops and end of '1x', '2x', ... for 8 images per step: kx ends at k x 180k and drops 120k and 40k before
+    it.
+    """
     times = int(name.removesuffix("x"))
     if times == 1:
         return 120_000, 160_000, 180_000  # the published 1x keeps a longer first part than the rule gives
@@ -248,7 +252,7 @@ def reference_steps(name: str) -> tuple[int, ...]:
 
 
 def with_categories(config: Config, data: CocoSet) -> Config:
-    """The configuration with number and names of the set's categories.
+    """Return the configuration with number and names of the set's categories.
 
     Raises:
         ConfigError: DATA.NUM_CATEGORY was given and is another number.
@@ -315,7 +319,7 @@ def _pass_steps(train: TrainConfig, ranks: int, num_images: int) -> int:
 
 
 def _in_steps(train: TrainConfig, pass_steps: int, scale: float) -> tuple[list[tuple[int, float]], int]:
-    """Drops as (step, factor), and the step that ends the run."""
+    """Return the drops as (step, factor), and the step that ends the run."""
     if train.lr_epoch_schedule:
         steps = [math.ceil(epoch * pass_steps) for epoch, _ in train.lr_epoch_schedule]
         factors = [factor for _, factor in train.lr_epoch_schedule[:-1] if factor is not None]

@@ -32,7 +32,7 @@ def source_options(p: argparse.ArgumentParser) -> None:
 
 
 def make_detector(a: argparse.Namespace, threads: int = 0) -> Any:
-    """The detector the options ask for; `threads` 0 takes all cores.
+    """Return the detector that the options select. `threads` 0 uses all cores.
 
     Raises:
         ConfigError: not exactly one of --job-dir and --load.
@@ -47,9 +47,9 @@ def make_detector(a: argparse.Namespace, threads: int = 0) -> Any:
 
 
 def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
-    """Writes `out/NAME.png` per image and `out/detections.json`; returns the number of detections.
+    """Write `out/NAME.png` per image and `out/detections.json`. Returns the number of detections.
 
-    Images are of any size and are shown as stored, so boxes are in their pixels.
+    Images may have any size and are shown as stored, so boxes are in their pixels.
     """
     targets = _targets(files, out)
     images = {file: _read(file) for file in targets}  # all are looked at before anything is written
@@ -76,7 +76,7 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
 
 
 def as_json(found: Detections, height: int, width: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Class, score, box (x1 y1 x2 y2) and run-length mask of each detection."""
+    """Return class, score, box (x1 y1 x2 y2) and run-length mask of each detection."""
     return [
         {
             "class": names[label - 1] if len(names) >= label else int(label),
@@ -114,7 +114,7 @@ def _targets(files: Sequence[Path], out: Path) -> dict[Path, Path]:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Detects and draws."""
+    """Detect on the images, draw the results and print their count."""
     p = Parser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
     source_options(p)
     p.add_argument("images", nargs="+", type=Path)

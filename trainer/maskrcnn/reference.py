@@ -22,15 +22,15 @@ NONE_DROPPED = -1.0
 
 
 def implied(reference: str) -> dict[str, Any]:
-    """The settings that the word REFERENCE stands for; those that are given beside it come after them."""
+    """Return the settings that REFERENCE implies. Settings that are given explicitly are applied after them."""
     return {**TENSORPACK, "RPN.MIN_SIZE": NONE_DROPPED} if reference == "tensorpack" else {}
 
 
 def check(config: Any) -> None:
-    """Passes a `trainer.maskrcnn.config.Config` that keeps what its REFERENCE stands for.
+    """Check that the configuration keeps the settings that its REFERENCE implies.
 
     Raises:
-        ConfigError: the first setting that does not.
+        ConfigError: a setting differs. The message names the first.
     """
     need(config.reference in REFERENCES, f"REFERENCE is {config.reference!r}: give tensorpack, or nothing")
     if config.reference != "tensorpack":

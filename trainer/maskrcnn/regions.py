@@ -18,7 +18,7 @@ from trainer.maskrcnn.sampling import match_refined
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions drawn from each image: rois [B, R, 4], classes, match (both int32) and is_used (bool) [B, R]."""
+    """Regions drawn from each image: rois [B, R, 4], classes, match (both int32), is_used (bool) [B, R]."""
 
     rois: tf.Tensor
     classes: tf.Tensor
@@ -26,12 +26,12 @@ class Regions:
     is_used: tf.Tensor
 
     def image(self) -> tf.Tensor:
-        """[B x R] int32, the image of each region."""
+        """Return [B x R] int32, the image of each region."""
         shape = tf.shape(self.classes)
         return tf.repeat(tf.range(shape[0]), shape[1])
 
     def weights(self, image_weights: tf.Tensor) -> tf.Tensor:
-        """[B x R] float32: the image's weight shared by its used regions."""
+        """Return [B x R] float32: the image's weight divided among its used regions."""
         used = tf.cast(self.is_used, tf.float32)
         share = tf.math.divide_no_nan(image_weights, tf.reduce_sum(used, 1))
         return tf.reshape(used * share[:, None], [-1])
@@ -45,7 +45,7 @@ def box_losses_of(
     config: Config,
     layers: Layers,
 ) -> tf.Tensor | None:
-    """Adds both losses; returns what the mask head shares of the regions' features, as `_one_box_head` does."""
+    """Add both losses to `result`. Returns the features that the mask head shares, as `_one_box_head` does."""
     rois = tf.reshape(regions.rois, [-1, 4])
     logits, offsets, shared = _one_box_head(features, rois, regions.image(), config, layers)
     wanted = _wanted(regions, batch, config.frcnn.bbox_reg_weights)
@@ -63,7 +63,7 @@ def box_losses_of(
 def _one_box_head(
     features: list[tf.Tensor], rois: tf.Tensor, image: tf.Tensor, config: Config, layers: Layers
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Class logits and box offsets of regions; without a pyramid also their `conv5`, which a mask head shares."""
+    """Return class logits and box offsets of regions. Without a pyramid also their `conv5`, which a mask head shares."""
     if config.mode_fpn:
         pooled = _pooled(features, rois, image, config, 7)
         with tf1.variable_scope("fastrcnn"):
@@ -82,7 +82,7 @@ def cascade_losses(
     config: Config,
     layers: Layers,
 ) -> None:
-    """Adds class and box loss of each of three stages, each on the boxes of the one before."""
+    """Add class and box loss of each of three stages to `result`. Each stage uses the previous stage's boxes."""
     for stage, (threshold, reg_weights) in enumerate(
         zip(config.cascade.ious, config.cascade.bbox_reg_weights, strict=True)
     ):
@@ -128,9 +128,10 @@ def mask_loss_of(
     config: Config,
     layers: Layers,
 ) -> tf.Tensor:
-    """The mask loss of the regions on objects, `num_fg` [B] of them.
+    """Return the mask loss of the regions on objects, `num_fg` [B] of them.
 
-    shared: what `box_losses_of` returned.
+    Args:
+        shared: what `box_losses_of` returned.
     """
     count = batch.images.shape[0]
     bucket = _bucket(tf.reduce_max(num_fg), layers.region_step)
@@ -162,7 +163,7 @@ def mask_loss_of(
 def scored_boxes(
     features: list[tf.Tensor], rois: tf.Tensor, size: tf.Tensor, config: Config, layers: Layers
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Class probabilities [P, num_classes] and the boxes [P, num_classes or 1, 4] inside the image."""
+    """Return class probabilities [P, num_classes] and the boxes [P, num_classes or 1, 4] inside the image."""
     image = tf.zeros([tf.shape(rois)[0]], tf.int32)
     if not config.fpn.cascade:
         logits, offsets, _ = _one_box_head(features, rois, image, config, layers)
@@ -180,7 +181,7 @@ def scored_boxes(
 
 
 def _pooled(features: list[tf.Tensor], rois: tf.Tensor, image: tf.Tensor, config: Config, cells: int) -> tf.Tensor:
-    """[N, cells, cells, C] of each region, from its level of the pyramid or from C4."""
+    """Return [N, cells, cells, C] of each region, from its level of the pyramid or from C4."""
     if config.mode_fpn:
         pooled = pyramid_roi_align(features[:4], rois, image, STRIDES[:4], cells)
     else:
@@ -189,13 +190,13 @@ def _pooled(features: list[tf.Tensor], rois: tf.Tensor, image: tf.Tensor, config
 
 
 def _wanted(regions: Regions, batch: Batch, reg_weights: tuple[float, ...]) -> tf.Tensor:
-    """[B x R, 4] offsets from each region to its object."""
+    """Return [B x R, 4] offsets from each region to its object."""
     targets = boxes.encode(tf.gather(batch.boxes, regions.match, batch_dims=1), regions.rois, reg_weights)
     return tf.stop_gradient(tf.reshape(targets, [-1, 4]))
 
 
 def _bucket(count: tf.Tensor, step: int) -> tf.Tensor:
-    """`count` rounded up to a multiple of `step`, at least one."""
+    """Return `count` rounded up to a multiple of `step`, at least one."""
     return tf.maximum(-(-count // step), 1) * step
 
 

@@ -1,8 +1,8 @@
-"""An image resized to the very bytes that cv2 makes of it: what an exported detector begins with, in either form.
+"""Resizing of an image to the same bytes as cv2, the first operation of an exported detector in either format.
 
-cv2's bilinear resize computes in whole numbers, along the rows first: a neighbour weighs so many of 2048, and bits are
-cut off between the steps. Exact sums, rounded at the end, are a grey level off at every eighth pixel.
-Source: HResizeLinear and VResizeLinear in modules/imgproc/src/resize.cpp of OpenCV.
+cv2's bilinear resize computes in whole numbers, along the rows first. A neighbour's weight is a whole number of 1/2048,
+and low bits are cut off between the steps. Exact sums, rounded at the end, would differ by a grey level at every eighth
+pixel. Source: HResizeLinear and VResizeLinear in modules/imgproc/src/resize.cpp of OpenCV.
 """
 
 import numpy as np
@@ -16,7 +16,8 @@ CUT_ACROSS, CUT_DOWN, LEFT = 1 << 4, 1 << 16, 1 << 2
 
 
 def taps(length: int, wanted: int, *, is_across: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The two neighbours of each wanted pixel of a side among its `length` ones, and their weights: both [2, wanted].
+    """Return the two neighbours of each wanted pixel of a side among its `length` ones, and their weights: both [2,
+    wanted].
 
     Args:
         is_across: along a row, where a pixel beyond the outermost centres is all the outermost one's; a column's has
@@ -32,9 +33,9 @@ def taps(length: int, wanted: int, *, is_across: bool) -> tuple[NDArray[np.int32
 
 
 def resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """[h, w, C] uint8 to [size[0], size[1], C] float32 of whole numbers 0 .. 255, where neither size is known before.
+    """Resize [h, w, C] uint8 to [size[0], size[1], C] float32 of whole numbers 0 .. 255. Neither size need be static.
 
-    In floating point, which GPUs compute and which is exact here: no product has more than 26 bits.
+    It computes in floating point, which GPUs support and which is exact here: no product has more than 26 bits.
     """
     shape = tf.shape(image)
     (left, right), weights = _taps(shape[1], size[1], is_across=True)

@@ -1,4 +1,4 @@
-"""Going on in a job's folder: whether its settings are these, and where its newest checkpoint ends."""
+"""Resume of a run from a job's folder: checks that its settings match, and reads its newest checkpoint's position."""
 
 import json
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class Position:
 
 
 def read_settings(job_dir: Path) -> dict[str, Any] | None:
-    """The settings that a job was trained with, as `keys.dump` names them; None where no run has begun.
+    """Return the settings that a job was trained with, as `keys.dump` names them; None if no run has begun.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -88,10 +88,10 @@ def read_settings(job_dir: Path) -> dict[str, Any] | None:
 
 
 def check_job_dir(job_dir: Path, config: Config) -> None:
-    """Passes an absent, an empty and a fitting job folder.
+    """Check that the job's folder is absent, empty or of a run with the same settings.
 
     Raises:
-        ConfigError: the folder holds something else, or a run with other settings.
+        ConfigError: the folder contains something else, or a run with other settings.
     """
     if job_dir.exists() and not job_dir.is_dir():
         raise ConfigError(f"--job-dir {job_dir} is a file")

@@ -7,7 +7,7 @@ from trainer.maskrcnn.boxes import area
 
 
 def levels(boxes: tf.Tensor) -> tf.Tensor:
-    """The pyramid level 0 .. 3 (P2 .. P5) of each box: [N, 4] to [N] int32.
+    """Return the pyramid level 0 .. 3 (P2 .. P5) of each box: [N, 4] to [N] int32.
 
     Source: arXiv:1612.03144, equation 1: a box of 224 x 224 pixels goes to P4.
     """
@@ -38,12 +38,12 @@ def roi_align(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, stride: i
 
 
 def _by_product(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, bins: int) -> tf.Tensor:
-    """`roi_align` as a product by a sparse matrix of cells by pixels, its gradient as one by the transpose.
+    """Compute `roi_align` as a product by a sparse matrix of cells by pixels, and its gradient as one by the transpose.
 
-    On CPUs that is faster than samples and their mean, which are four times as large; and TensorFlow's gradient of
-    samples adds to the pixels that they share from several threads without a lock there, unless
-    `enable_op_determinism` is set, and loses sums: up to a third of a gradient's largest element with four threads.
-    Here every sum is one thread's.
+    On CPUs this is faster than samples and their mean, which are four times as large. It also avoids an error of
+    TensorFlow. There the gradient of samples adds to shared pixels from several threads without a lock, unless
+    `enable_op_determinism` is set. Sums get lost: up to a third of a gradient's largest element with four threads. Here
+    one thread computes every sum.
 
     Args:
         boxes: [N, 4] in pixels of `features`.
@@ -67,11 +67,12 @@ def _by_product(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, bins: i
 
 
 def _taps(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, bins: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pixels that two samples in each of `bins` cells along one side of each box read, and their weights.
+    """Return the pixels that two samples in each of `bins` cells along one side of each box read, and their weights.
 
     Args:
         first, last: [N], the box's sides in pixels.
         length: pixels along that side; a sample beyond the outermost ones' centres reads them.
+
     Returns:
         [N, 4 bins] int64 and float32, four of each cell, whose weights have the sum 1.
     """
@@ -89,7 +90,7 @@ def _taps(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, bins: int) -> tu
 def pyramid_roi_align(
     features: list[tf.Tensor], boxes: tf.Tensor, image: tf.Tensor, strides: tuple[int, ...], bins: int
 ) -> tf.Tensor:
-    """`roi_align` of each box on its own level of P2 .. P5, in the order of the boxes."""
+    """Apply `roi_align` to each box on its own level of P2 .. P5, in the order of the boxes."""
     level = levels(boxes)
     parts, order = [], []
     for i, (feature, stride) in enumerate(zip(features, strides, strict=True)):
@@ -101,7 +102,7 @@ def pyramid_roi_align(
 
 
 def crop(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, size: int) -> tf.Tensor:
-    """Bilinear samples at the centres of size x size cells of each box: [N, size, size, C] float32.
+    """Return bilinear samples at the centres of size x size cells of each box: [N, size, size, C] float32.
 
     Args:
         images: [B, H, W, C]; pixel (i, j) covers i .. i + 1, j .. j + 1 and has its value in the middle.

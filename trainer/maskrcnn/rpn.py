@@ -1,4 +1,4 @@
-"""The region proposal network: its head, its losses and its proposals."""
+"""Region proposal network: its head, its losses and its proposals."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,9 @@ HUBER_DELTA = 1 / 9
 
 
 def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Per level the objectness logits [B, A_l] and box offsets [B, A_l, 4], both float32, one head for all levels."""
+    """Return per level the objectness logits [B, A_l] and box offsets [B, A_l, 4], both float32, one head for all
+    levels.
+    """
     logits, offsets = [], []
     for feature in features:
         both = _answers(feature, config, layers)
@@ -48,7 +50,7 @@ def rpn_head_at(
 
 
 def _answers(x: tf.Tensor, config: Config, layers: Layers, *, alone: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits [.., K] and offsets [.., 4 K], float32, of the K anchors of each cell.
+    """Return logits [.., K] and offsets [.., 4 K], float32, of the K anchors of each cell.
 
     Args:
         x: [B, H, W, C], and .. is B, H, W; or cells `alone` as patches [D, 3, 3, C], and .. is D.
@@ -72,7 +74,7 @@ def _per_cell(config: Config) -> int:
 
 
 def _patches(features: list[tf.Tensor], image: tf.Tensor, cell: tf.Tensor) -> tf.Tensor:
-    """[D, 3, 3, C] around each cell, zeros beyond its level's map.
+    """Return [D, 3, 3, C] around each cell, zeros beyond its level's map.
 
     Args:
         image, cell: [D] int32; cells are counted through all levels, row by row.
@@ -94,7 +96,7 @@ def _patches(features: list[tf.Tensor], image: tf.Tensor, cell: tf.Tensor) -> tf
 
 
 def anchors_of(features: list[tf.Tensor], config: Config) -> list[tf.Tensor]:
-    """The anchors [A_l, 4] of each level, in the order of the head's answers."""
+    """Return the anchors [A_l, 4] of each level, in the order of the head's outputs."""
     ratios, center = config.rpn.anchor_ratios, config.rpn.anchor_center
     return [
         boxes.anchors(tf.shape(f)[1], tf.shape(f)[2], stride, sizes, ratios, center)
@@ -104,7 +106,7 @@ def anchors_of(features: list[tf.Tensor], config: Config) -> list[tf.Tensor]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The anchors of one image that a step learns from.
+    """Anchors of one image that a step learns from.
 
     index: [D] int32, their numbers among the anchors of all levels, those on objects first.
     wanted: [F, 4] float32, offsets from the F first ones to their objects.
@@ -123,7 +125,7 @@ def draw_anchors(
     seed: tf.Tensor,
     config: RpnConfig,
 ) -> Drawn:
-    """At most BATCH_PER_IM of one image's anchors, of which at most FG_RATIO are on objects.
+    """Draw at most BATCH_PER_IM of one image's anchors, of which at most FG_RATIO are on objects.
 
     Args:
         anchors: [A, 4], all levels.
@@ -163,7 +165,7 @@ def rpn_losses(
 
 
 def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
-    """|error| with a rounded tip: quadratic below delta, slope 1 above. Source: arXiv:1504.08083, equation 3."""
+    """Return |error| with a rounded tip: quadratic below delta, slope 1 above. Source: arXiv:1504.08083, equation 3."""
     size = tf.abs(error)
     return tf.where(size < delta, 0.5 * error * error / delta, size - 0.5 * delta)
 
@@ -177,7 +179,8 @@ def proposals(
     training: bool,
     growth: float = GROWTH,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The best regions of one image: boxes [P, 4] inside it and their logits [P], best first, P at most IMAGE_TOPK.
+    """Return the best regions of one image: boxes [P, 4] inside it and their logits [P], best first, P at most
+    IMAGE_TOPK.
 
     Args:
         logits, offsets, anchors: per level [A_l], [A_l, 4], [A_l, 4].

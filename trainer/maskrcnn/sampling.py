@@ -6,7 +6,7 @@ from trainer.maskrcnn.boxes import covered, iou, precise_iou
 
 
 def draw(candidates: tf.Tensor, limit: tf.Tensor | int, most: int, seed: tf.Tensor) -> tf.Tensor:
-    """Indices [K] int32 of `min(limit, candidates)` different candidates, drawn uniformly.
+    """Draw the indices [K] int32 of `min(limit, candidates)` different candidates, uniformly.
 
     Args:
         candidates: [N] bool.
@@ -73,17 +73,18 @@ def sample_proposals(
     fg_limit: int,
     threshold: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The regions the heads learn from: some on objects, the rest background, the objects' own boxes among them.
+    """Sample the regions that the heads learn from: some on objects, the rest background, the objects' own boxes
+    included.
 
     Args:
         proposals: [P, 4].
         objects: [G, 4] boxes with class numbers `labels` [G] int32; rows with class 0 are padding.
         seed: [2] int32.
+
     Returns:
         rois [total, 4], their classes [total] int32 (0 background), the matched object [total] int32,
         is_used [total] bool, and the number of rois on objects (int32, at most fg_limit), which come first.
         Where there are too few proposals the last rows are not used.
-    Source: Fast R-CNN, arXiv:1504.08083, section 2.3, with background down to an overlap of 0.
     """
     is_object = labels > 0
     boxes = tf.concat([proposals, objects], 0)
@@ -107,7 +108,7 @@ def sample_proposals(
 def match_refined(
     rois: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, is_used: tf.Tensor, threshold: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Classes and matched objects of boxes that a cascade stage has moved: [N] int32 each; nothing is drawn again.
+    """Return classes and matched objects of boxes that a cascade stage has moved: [N] int32 each. Draws no new sample.
 
     Source: Cascade R-CNN, arXiv:1712.00726, section 4.2.
     """

@@ -1,4 +1,4 @@
-"""A trained model taken from its job folder or from an npz."""
+"""Loader of a trained model from its job's folder or from an npz."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def find_config(job_dir: Path, settings: list[str]) -> Config:
-    """The configuration a job was trained with, changed by settings.
+    """Return the configuration that a job was trained with, changed by settings.
 
     Raises:
-        ConfigError: the folder holds no Mask R-CNN run.
+        ConfigError: the folder contains no Mask R-CNN run.
     """
     flat = read_settings(job_dir)
     if flat is None:
@@ -48,7 +48,7 @@ def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[st
 def detector_of_job(
     job_dir: Path, settings: list[str], *, step: int | None = None, threads: int = 0
 ) -> tuple[int, "Detector"]:
-    """The step and a detector with the weights of a job's checkpoint."""
+    """Return the step and a detector with the weights of a job's checkpoint."""
     from trainer.maskrcnn.detector import Detector
 
     config = find_config(job_dir, settings)
@@ -59,7 +59,9 @@ def detector_of_job(
 
 
 def detector_of_npz(weights: Path, config: Config, *, threads: int = 0) -> "Detector":
-    """A detector with the weights of a file as `model_weights` reads it; the configuration must name the categories."""
+    """Return a detector with the weights that `model_weights` reads. The configuration must set the number of
+    categories.
+    """
     from trainer.maskrcnn.detector import Detector
     from trainer.maskrcnn.weights import model_weights
 

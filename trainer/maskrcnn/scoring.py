@@ -1,4 +1,4 @@
-"""COCO's results JSON and COCO's average precision. No TensorFlow."""
+"""Scoring: COCO's results JSON and COCO's average precision. No TensorFlow."""
 
 import contextlib
 import copy
@@ -34,7 +34,7 @@ NUMBERS = (
 def results(
     picture: Picture, found: Detections, category_ids: Sequence[int], *, accurate: bool = True
 ) -> list[dict[str, Any]]:
-    """The detections on one picture as entries of COCO's results JSON."""
+    """Return the detections on one picture as entries of COCO's results JSON."""
     entries = []
     for i, (box, score, label) in enumerate(
         zip(found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
@@ -57,9 +57,9 @@ def results(
 def score(
     data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool, per_category: bool = False
 ) -> dict[str, float]:
-    """COCO's numbers as `box_ap`, `box_ap50`, ... and `mask_...`, in 0 .. 1; -1 where there is nothing to find.
+    """Return COCO's numbers as `box_ap`, `box_ap50`, ... and `mask_...`, in 0 .. 1; -1 where there is nothing to find.
 
-    Per category, when asked for: `box_ap/NAME` and `mask_ap/NAME`.
+    With `per_category` also `box_ap/NAME` and `mask_ap/NAME`.
     """
     truth = ground_truth(data, with_masks=with_masks)
     scores: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The size an image is brought to, and the shape a batch is padded to. No TensorFlow."""
+"""Sizes of resized images, and shapes of padded batches. No TensorFlow."""
 
 from collections.abc import Iterable
 
@@ -11,9 +11,9 @@ MULTIPLE = 32
 
 
 def resized(height: int, width: int, short_edge: int, max_size: int) -> Shape:
-    """The size with the shorter side at `short_edge`, unless the longer side would pass `max_size`; at least 1 x 1.
+    """Return the size with the shorter side at `short_edge`, unless the longer would pass `max_size`; at least 1 x 1.
 
-    Halves are rounded up, and in the same steps as tensorpack does, whose sizes these are.
+    Halves are rounded up. Steps and sizes are those of tensorpack.
     """
     scale = short_edge / min(height, width)
     sides = (float(short_edge), scale * width) if height < width else (scale * height, float(short_edge))
@@ -24,7 +24,7 @@ def resized(height: int, width: int, short_edge: int, max_size: int) -> Shape:
 
 
 def candidates(config: PreprocConfig) -> list[Shape]:
-    """The shapes that batches are padded to, smallest area first; the last one holds every image.
+    """Return the shapes that batches are padded to, smallest area first. The last one holds every image.
 
     For short side s and longest side m: s by 4/3 s, 3/2 s and m, each also upright, for the smallest and the largest s
     of the jitter, and m by m for batches of both orientations.
@@ -41,7 +41,7 @@ def candidates(config: PreprocConfig) -> list[Shape]:
 
 
 def padded(sizes: Iterable[Shape], config: PreprocConfig) -> Shape:
-    """The shape that a batch of images of these sizes is padded to: the smallest candidate that holds them all.
+    """Return the shape that a batch of images of these sizes is padded to: the smallest candidate that holds them all.
 
     An image larger than all predefined shapes is padded to the next multiple of 32.
     """
@@ -53,5 +53,5 @@ def padded(sizes: Iterable[Shape], config: PreprocConfig) -> Shape:
 
 
 def up(side: float) -> int:
-    """The next multiple of 32."""
+    """Round up to the next multiple of 32."""
     return -(-int(-(-side // 1)) // MULTIPLE) * MULTIPLE

@@ -1,4 +1,4 @@
-"""Mask R-CNN as tensorpack sees it: the model description, the fed input, and the trainer over Horovod."""
+"""Adapters of Mask R-CNN to tensorpack: the model description, the fed input, and the trainer over Horovod."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ Fed = tuple[np.ndarray, ...]
 
 
 class MaskRcnn(ModelDesc):
-    """Inputs, cost and optimizer. After the graph is built, `losses` holds each loss by name."""
+    """Model description for tensorpack: inputs, cost and optimizer. Once built, `losses` holds each loss by name."""
 
     def __init__(self, config: Config, ranks: int, device: str = "GPU") -> None:
         self.config, self.ranks, self.device = config, ranks, device
@@ -47,7 +47,7 @@ class MaskRcnn(ModelDesc):
         self.loss_scale: LossScale | None = None
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """The fields of `Batch`, then the learning rate and this rank's requests (`Report.REQUESTS`)."""
+        """Return the fields of `Batch`, then the learning rate and this rank's requests (`Report.REQUESTS`)."""
         return [
             *Batch.specs(self.config.train.batch_size_per_gpu),
             tf.TensorSpec((), tf.float32, "learning_rate"),
@@ -55,7 +55,7 @@ class MaskRcnn(ModelDesc):
         ]
 
     def build_graph(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """The cost of a batch: the sum of all losses, times the loss scale."""
+        """Build the cost of a batch: the sum of all losses, times the loss scale."""
         self.began = tf.timestamp()
         with tf.control_dependencies([self.began]):
             images = tf.identity(inputs[0])
@@ -70,7 +70,7 @@ class MaskRcnn(ModelDesc):
         return cost * self.loss_scale.value if self.loss_scale else cost
 
     def optimizer(self) -> tf1.train.Optimizer:
-        """SGD with momentum at the fed learning rate."""
+        """Return SGD with momentum at the fed learning rate."""
         return tf1.train.MomentumOptimizer(self.learning_rate, self.config.train.momentum)
 
 
@@ -91,13 +91,17 @@ class Report:
         reduce_s: float = 0.0,
         loss_scale: float = 0.0,
     ) -> None:
-        """loss_scale: what the loss was multiplied with; 0 where it was not."""
+        """Store the step's values.
+
+        Args:
+            loss_scale: factor of the loss; 0 without loss scaling.
+        """
         self.values = dict(zip(names, values.tolist(), strict=True))
         self.compute_s, self.reduce_s, self.loss_scale = compute_s, reduce_s, loss_scale
 
     @property
     def loss(self) -> float:
-        """The sum of the losses."""
+        """Return the sum of the losses."""
         return sum(v for k, v in self.values.items() if k not in (*self.REQUESTS, "fg_rois"))
 
     def count(self, request: str, ranks: int) -> int:
@@ -106,7 +110,7 @@ class Report:
 
 
 class FedInput(InputSource):
-    """Placeholders, fed from an iterator of arrays in the model's order."""
+    """Placeholders that are fed from an iterator of arrays, in the model's order."""
 
     def __init__(self, feeds: Iterator[Fed]) -> None:
         self._feeds = feeds
@@ -132,7 +136,7 @@ class _Feed(Callback):
 
 
 class HorovodSteps(SingleCostTrainer):
-    """tensorpack's trainer with gradients averaged over the ranks, weight decay, clipping, and a report per step."""
+    """tensorpack trainer with gradients averaged over the ranks, weight decay, clipping, and a report per step."""
 
     AGGREGATION_METHOD = tf.AggregationMethod.EXPERIMENTAL_TREE
     """In pairs: a sum of three begins with whichever of them is free to be overwritten when it comes, so that the same
@@ -191,7 +195,7 @@ class HorovodSteps(SingleCostTrainer):
         return []
 
     def initialize(self, session_creator: NewSessionCreator, session_init: Any) -> None:
-        """Opens the session, lets `start` set variables, and gives those of one rank to all."""
+        """Open the session, let `start` set variables, and broadcast those of one rank to all."""
         import horovod.tensorflow as hvd
 
         broadcast = hvd.broadcast_global_variables(self._root) if self.ranks.size > 1 else tf.no_op()  # Horovod
@@ -213,15 +217,15 @@ class HorovodSteps(SingleCostTrainer):
         self.report = Report(self._names, values, seconds + compute_s, reduce_s, scale)
 
     def values(self) -> dict[str, np.ndarray]:
-        """Every variable, the optimizer's and the step counter among them."""
+        """Return every variable, including the optimizer's and the step counter."""
         return dict(self.sess.run(self.variables))
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Sets variables by name."""
+        """Set variables by name."""
         assign(self.sess, self.variables, values)
 
     def go(self, callbacks: list[Callback], steps: int) -> None:
-        """At most this many steps. A callback ends them earlier by raising `tensorpack.train.StopTraining`."""
+        """Run at most this many steps. A callback ends them earlier by raising `tensorpack.train.StopTraining`."""
         creator = NewSessionCreator()
         creator.config = session_config(self.ranks.threads, self.ranks.gpu)
         # It rewrites the graph for a fifth to a third of the start; on CPUs a step of what it gives is no quicker.
@@ -229,9 +233,9 @@ class HorovodSteps(SingleCostTrainer):
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 
     def _with_sums(self, grads: list[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[tf.Tensor, tf.Variable]]:
-        """The mean gradients of a step's parts, once the parts before the last have been kept.
+        """Return the mean gradients of a step's parts, once the parts before the last have been kept.
 
-        The sums are no part of a checkpoint, and every step begins them anew.
+        The sums are not part of a checkpoint, and every step starts them again.
         """
         own = [(tf.convert_to_tensor(g), v) for g, v in grads]
         sums = [

@@ -1,9 +1,9 @@
-"""Weights as users have them: in tensorpack's names, shapes and meaning (others' are brought to them), and back.
+"""Conversion of weights files to this trainer's variables, and back to tensorpack's names, shapes and meaning.
 
-Two things have the same names and shapes in tensorpack, but mean something else. Its anchors lie on the corners of
-their cells, ours in the middle: an anchor's shift is the same share of its size on all levels, so the bias of the
-predicted offsets takes it up, and the boxes are the same. Its group-norm heads normalise after the ReLU: that is a
-setting.
+Two things have the same names and shapes in tensorpack, but another meaning. Its anchors lie on the corners of their
+cells, and this trainer's lie in the middle. An anchor's shift is the same share of its size on all levels. So a change
+of the predicted offsets' bias compensates for it, and the boxes are the same. Its group-norm heads normalise after the
+ReLU: that is a setting.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,12 +32,12 @@ GN_HEAD_ORDER = "dlami/gn_head_order"
 
 
 def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:
-    """The backbone's variables from ImageNet weights; the classifier's last layer is left out.
+    """Return the backbone's variables from ImageNet weights, without the classifier's last layer.
 
-    Takes tensorpack's npz and the npz of a checkpoint of `trainer.resnet50`.
+    Reads tensorpack's npz and the npz of a checkpoint of `trainer.resnet50`.
 
     Raises:
-        ConfigError: the file holds a detector, or lacks a variable, or has it in another shape, or is of a deeper one.
+        ConfigError: the file is a detector's or of a deeper network, lacks a variable, or has it in another shape.
     """
     arrays = npz.read(path)
     if is_classifier(arrays):
@@ -52,11 +52,11 @@ def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: 
 
 
 def model_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:
-    """All variables of the model from tensorpack's npz, one that `write_npz` made, or Detectron2's weights in any form.
+    """Return all variables of the model from tensorpack's npz, `write_npz`'s, or Detectron2's weights in any format.
 
     Raises:
-        ConfigError: a variable is missing, has another shape or is one too many; names the first. Or the group-norm
-            heads or anchors of the file mean something else than those of the configuration.
+        ConfigError: a variable is missing, has another shape or is unexpected, and the message names the first. Or the
+            file's group-norm heads or anchors have another meaning than those of the configuration.
     """
     found = weight_files.read(path)
     if detectron2.is_detectron2(found):
@@ -70,10 +70,10 @@ def model_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Con
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]], config: Config) -> None:
-    """Writes the model's variables in tensorpack's names, layout and meaning, whole or not at all.
+    """Write the model's variables in tensorpack's names, layout and meaning, atomically.
 
     Raises:
-        ConfigError: the anchors cannot be had in tensorpack's way.
+        ConfigError: the anchors cannot be converted to tensorpack's.
         TrainerError: the file cannot be written.
     """
     theirs = {n: to_nchw(n, a) for n, a in arrays.items()}
@@ -88,7 +88,8 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]], config: Con
 
 
 def anchor_shift(config: Config) -> NDArray[np.float32]:
-    """[4 x ratios], so for each size on a level: what our anchors' offsets to the same boxes are less than an npz's.
+    """Return [4 x ratios] for each size on a level: how much our anchors' offsets to the same boxes are less than an
+    npz's.
 
     Raises:
         ConfigError: the shift is another share of the anchors' size on each level.
@@ -108,14 +109,14 @@ def anchor_shift(config: Config) -> NDArray[np.float32]:
 
 
 def to_nhwc(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """The rows of a head's first dense layer in the order height, width, channel instead of channel, height, width."""
+    """Reorder a head's first dense layer: its rows from channel, height, width to height, width, channel."""
     if not _reads_cells(name):
         return array
     return array.reshape(-1, BOX_CELLS, BOX_CELLS, shape[1]).transpose(1, 2, 0, 3).reshape(shape)
 
 
 def to_nchw(name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The inverse of `to_nhwc`."""
+    """Undo `to_nhwc`."""
     if not _reads_cells(name):
         return array
     channels = len(array) // BOX_CELLS**2
@@ -145,7 +146,7 @@ def _check_heads(path: Path, arrays: Arrays, config: Config) -> None:
 
 
 def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]], of: tuple[str, ...]) -> Arrays:
-    """The arrays of these shapes; a file that lacks one, or has more of the parts `of` a model, is refused."""
+    """Return the arrays of these shapes. Raises ConfigError if one is missing, or if the parts `of` a model have more."""
     missing = [n for n in shapes if n not in arrays]
     wrong = [n for n in shapes if n in arrays and arrays[n].shape != shapes[n]]
     more = [n for n in arrays if n.startswith(of) and n.endswith(PARTS) and n not in shapes]
