@@ -63,7 +63,7 @@ def box_losses_of(
 def _one_box_head(
     features: list[tf.Tensor], rois: tf.Tensor, image: tf.Tensor, config: Config, layers: Layers
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Return class logits and box offsets of regions. Without a pyramid also their `conv5`, which a mask head shares."""
+    """Return class logits and box offsets of regions, and without a pyramid their `conv5` for the mask head."""
     if config.mode_fpn:
         pooled = _pooled(features, rois, image, config, 7)
         with tf1.variable_scope("fastrcnn"):

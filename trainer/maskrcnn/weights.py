@@ -146,7 +146,7 @@ def _check_heads(path: Path, arrays: Arrays, config: Config) -> None:
 
 
 def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]], of: tuple[str, ...]) -> Arrays:
-    """Return the arrays of these shapes. Raises ConfigError if one is missing, or if the parts `of` a model have more."""
+    """Return the arrays of these shapes. Raises ConfigError if one is missing or the parts `of` a model have more."""
     missing = [n for n in shapes if n not in arrays]
     wrong = [n for n in shapes if n in arrays and arrays[n].shape != shapes[n]]
     more = [n for n in arrays if n.startswith(of) and n.endswith(PARTS) and n not in shapes]

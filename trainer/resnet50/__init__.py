@@ -1,1 +1,1 @@
-"""ResNet on ImageNet over Horovod: `python -m trainer.resnet50 --help`."""
+"""ResNet trainer on ImageNet with Horovod: `python -m trainer.resnet50 --help`."""

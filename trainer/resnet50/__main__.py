@@ -1,4 +1,4 @@
-"""`python -m trainer.resnet50`: checks, or trains as one of the ranks."""
+"""ResNet trainer on TensorFlow, `python -m trainer.resnet50`, which checks a run or trains as one of the ranks."""
 
 import argparse
 import os
@@ -14,13 +14,13 @@ from trainer.resnet50.plan import Plan
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """The run's configuration, and what only the command line knows."""
+    """Return the run's configuration, and the arguments that are not part of it."""
     return start.parse(argv, Config, "python -m trainer.resnet50", "Trains a ResNet over Horovod ranks.")
 
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Checks, or carries the plan out."""
+    """Check the run with `--check`, or execute its plan."""
     config, arguments = parse(argv)
     if arguments.check:
         check_weights(config)
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def check_weights(config: Config) -> None:
-    """Raises ConfigError where the run is to begin with weights that it cannot have."""
+    """Raise ConfigError if the run would start from weights that cannot be read."""
     if config.load is None or (config.job_dir and Folder(config.job_dir / "checkpoints").peek()):
         return
     from trainer.resnet50 import pretrained
@@ -39,7 +39,7 @@ def check_weights(config: Config) -> None:
 
 
 def train(plan: Plan) -> None:
-    """Starts Horovod and carries the plan out."""
+    """Start Horovod and execute the plan."""
     from trainer.ranks import lost_ranks_named
     from trainer.ranks import start as start_horovod
 

@@ -67,7 +67,7 @@ class Attempt:
         )
 
     def go(self) -> None:
-        """Trains, evaluates, prints. A request to stop ends it early, with a checkpoint.
+        """Train, evaluate and print. A stop request ends it early, with a checkpoint.
 
         Raises:
             Terminated: SIGTERM ended it, with a checkpoint.
@@ -234,7 +234,7 @@ class Attempt:
         return self.step % self.config.checkpoint_every == 0 or self.plan.evaluates_after(self.step)
 
     def _at_boundary(self) -> None:
-        """A checkpoint, by steps or by time, and the periodic evaluation; their time is not counted as training."""
+        """Save a checkpoint, by steps or by time, and evaluate if it is due. This time does not count as training."""
         with self.progress.clock.paused():
             self._save()
             if self.plan.evaluates_after(self.step):
@@ -251,14 +251,14 @@ class Attempt:
 
     @beat.during(Phase.SAVE)
     def _save_last(self) -> None:
-        """Returns when it is on disk."""
+        """Save a checkpoint and return once it is on disk."""
         if self.saver:
             with self.saver.finishing():
                 self._save()
 
     @beat.during(Phase.EVALUATE)
     def _evaluate(self) -> None:
-        """Every validation image once over all ranks; rank 0 prints and records the means over all images."""
+        """Evaluate every validation image once over all ranks. Rank 0 prints and records the means over all images."""
         data, reader = self.source.validation()
         sums = [*self.learner.scores(data).tolist(), reader.left_out]
         # Sums, so that every image counts once however the ranks share them.
@@ -286,7 +286,7 @@ class Attempt:
 
 
 def restore(learner: Learner, arrays: dict[str, np.ndarray], source: str) -> None:
-    """Sets every variable of the learner.
+    """Set every variable of the learner.
 
     Raises:
         CommonError: the checkpoint belongs to another model or number of classes.
@@ -305,7 +305,7 @@ def restore(learner: Learner, arrays: dict[str, np.ndarray], source: str) -> Non
 
 
 def header(engine: Engine) -> str:
-    """Versions and the number of ranks."""
+    """Return the lines with the versions and the number of ranks."""
     ranks = engine.ranks
     return (
         f"PY{platform.python_version()} {engine.version} threads per rank: {ranks.threads}\n"
@@ -319,6 +319,6 @@ def train_line(step: int, epoch: float, images_per_s: float, loss: float, total_
 
 
 def eval_line(step: int, epoch: float, top1: float, top5: float, loss: float, checkpoint_time: str) -> str:
-    """The reference's line per evaluated checkpoint; top-1 and top-5 in percent, the time ISO 8601 in UTC."""
+    """Format the reference's line per evaluated checkpoint: top-1 and top-5 in percent, the time ISO 8601 in UTC."""
     when = checkpoint_time.replace("T", " ").removesuffix("Z")
     return f"{step:6} {epoch:6.1f} {top1:7.3f} {top5:7.3f} {loss:7.3f}  {when}"

@@ -12,7 +12,7 @@ FLIP, BRIGHTNESS, HUE, SATURATION, CONTRAST = range(5)  # streams of random numb
 
 @dataclass(frozen=True)
 class Colours:
-    """Largest changes, as the flags give them."""
+    """Largest changes of the colours, from the flags."""
 
     brightness: float
     hue: float
@@ -21,7 +21,7 @@ class Colours:
 
 
 def uniform(seeds: tf.Tensor, stream: int) -> tf.Tensor:
-    """[N] float32 in [0, 1): a hash of each image's seeds. Source: the finaliser of splitmix64 (Steele et al., 2014).
+    """Return [N] float32 in [0, 1), a hash of each image's seeds. Source: splitmix64's finaliser (Steele et al., 2014).
 
     Args:
         seeds: [N, 2] int64.
@@ -43,7 +43,7 @@ def _mix(x: tf.Tensor) -> tf.Tensor:
 
 
 def flip_half(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Each image mirrored or not."""
+    """Mirror about half of the images, at random."""
     # CPUs reverse whole pixels of rank 3, else byte by byte, which takes 4 times as long, and a slice [::-1] 20 times.
     rows = tf.reshape(images, [-1, *images.shape[2:]])
     mirrored = tf.reshape(tf.reverse(rows, [1]), tf.shape(images))
@@ -51,7 +51,7 @@ def flip_half(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
 
 
 def normalise(images: tf.Tensor, dtype: tf.DType, pixels: Pixels = VARIANTS[OWN].pixels) -> tf.Tensor:
-    """Pixels of 0 to 255 in the type to compute in, by default about zero mean and unit deviation."""
+    """Normalise pixels of 0 to 255 to the computing type, by default to about zero mean and unit deviation."""
     width = images.shape[-2] or 1  # a row at once, where its length is known: a pixel at once takes 4 times as long
     mean, inverse = (
         tf.constant(tuple(values) * width, dtype) for values in (pixels.mean, [1 / d for d in pixels.deviation])
@@ -62,7 +62,9 @@ def normalise(images: tf.Tensor, dtype: tf.DType, pixels: Pixels = VARIANTS[OWN]
 
 
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
-    """[N, H, W, 3] float32 in 0 to 255: brightness, then hue and saturation in YIQ, then contrast, each at random."""
+    """Change brightness, then hue and saturation in YIQ, then contrast, each at random: [N, H, W, 3] float32 in 0 to
+    255.
+    """
 
     def drawn(stream: int, middle: float, reach: float) -> tf.Tensor:
         return middle + reach * (2 * uniform(seeds, stream) - 1)
@@ -77,7 +79,9 @@ def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Te
 
 
 def colour_matrix(angle: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
-    """[N, 3, 3]: what turns RGB's colour by the angle (radians) in the plane of I and Q and stretches it there."""
+    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and stretches it
+    there.
+    """
     to_yiq = tf.constant(TO_YIQ)
     zero, one = tf.zeros_like(angle), tf.ones_like(angle)
     cos, sin = saturation * tf.cos(angle), saturation * tf.sin(angle)
@@ -86,7 +90,7 @@ def colour_matrix(angle: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
 
 
 def targets(labels: tf.Tensor, classes: int, smoothing: float) -> tf.Tensor:
-    """[N, classes] float32 of sum 1: `smoothing` spread evenly, the rest on the label.
+    """Return [N, classes] float32 of sum 1: `smoothing` spread evenly, the rest on the label.
 
     Source: Szegedy et al., arXiv:1512.00567, section 7.
     """
@@ -94,13 +98,13 @@ def targets(labels: tf.Tensor, classes: int, smoothing: float) -> tf.Tensor:
 
 
 def mixup_share(seeds: tf.Tensor, alpha: float) -> tf.Tensor:
-    """[] float32 in [0, 1], Beta(alpha, alpha) of the first image's seeds. XLA cannot draw it."""
+    """Draw [] float32 in [0, 1] from Beta(alpha, alpha), by the first image's seeds. XLA cannot draw it."""
     a, b = (tf.random.stateless_gamma([], seeds[0] + stream, alpha) + 1e-30 for stream in (0, 1))
     return a / (a + b)
 
 
 def mixup(x: tf.Tensor, wanted: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each image and its target mixed with those of its mirror place in the batch, by one share for all.
+    """Mix each image and its target with those of its mirror place in the batch, by one share for all.
 
     Source: Zhang et al., arXiv:1710.09412.
     """

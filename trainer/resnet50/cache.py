@@ -1,6 +1,7 @@
-"""Shards copied to memory or to a local disk once per host, so that training does not read the network.
+"""Cache of the shards in memory or on a local disk, filled once per host, so that training does not read the network.
 
-Other users can write where the copies lie, and know their names: only copies in this user's own folder are trained on.
+Other users can write to the parent folder and know the copies' names. So a training reads only copies in a folder that
+this user owns.
 """
 
 import errno
@@ -22,14 +23,14 @@ COPIES_AT_ONCE = 8  # a network file system is faster with several
 
 
 def place(where: str, shards: Sequence[Path]) -> Path:
-    """The folder for copies of these shards: the same for all ranks of a host, another for other data."""
+    """Return the folder for copies of these shards: the same for all ranks of a host, another for other data."""
     parent = MEMORY_FOLDER if where == MEMORY else Path(where)
     source = hashlib.sha256(str(shards[0].resolve().parent).encode()).hexdigest()[:12]
     return parent / f"shards-{os.getuid()}-{source}"
 
 
 def fill(folder: Path, shards: Sequence[Path]) -> None:
-    """Copies what is not there yet; for one process per host.
+    """Copy the missing shards. One process per host calls it.
 
     Raises:
         TrainerError: there is no room, a file cannot be copied, or the folder is another user's.
@@ -51,7 +52,7 @@ def fill(folder: Path, shards: Sequence[Path]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Gives the memory back; only for what `fill` made."""
+    """Delete a folder that `fill` made, to free its memory."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

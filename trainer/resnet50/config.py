@@ -1,4 +1,4 @@
-"""Every flag of the ResNet trainer, as one frozen value. TensorFlow is not imported here: checks must be quick."""
+"""Flags of the ResNet trainer, as one frozen value. TensorFlow is not imported here: checks must be quick."""
 # ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LARC_RATE = 3.7  # the reference's peak with LARC
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """Network, optimizer and numerics."""
+    """Flags of network, optimizer and numerics."""
 
     model: str = flag("resnet50", "network", choices=MODELS)
     batch_size: int = flag(256, "images per rank and step", least=1)
@@ -61,7 +61,7 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """Images on their way to the network."""
+    """Flags of the images' way to the network."""
 
     data_dir: Path | None = flag(None, "folder of train-* and validation-* TFRecord shards", type=Path)
     synthetic: bool = flag(False, "train on one random batch held in memory: speed without input")

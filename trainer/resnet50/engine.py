@@ -17,7 +17,7 @@ Batch = Any  # what a source gives to its learner
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step as it went; all but the last three are alike on all ranks."""
+    """Result of a step. All but the last three fields are alike on all ranks."""
 
     loss: float  # mean over the global batch
     accuracy: float  # top-1 on the global batch
@@ -31,16 +31,16 @@ class StepResult:
 
 
 class Learner(Protocol):
-    """A network with its optimizer's state, equal on all ranks at all times."""
+    """Network with its optimizer's state, equal on all ranks at all times."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Copies of everything that a checkpoint must hold, by name."""
+        """Return copies of everything that a checkpoint must hold, by name."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each of them."""
+        """Return the shape of each array, by name."""
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Sets all of them."""
+        """Set all arrays."""
 
     def broadcast(self, rank: int = 0) -> None:
         """Copy this state from `rank` to all ranks. All ranks must call it."""
@@ -54,16 +54,16 @@ class Learner(Protocol):
         """
 
     def result(self, pending: Any) -> StepResult:
-        """Waits for a step and reads what it found."""
+        """Wait for a step and return its result."""
 
     def scores(self, batches: Iterable[Batch]) -> np.ndarray:
-        """[4] float64 sums over this rank's batches: images, top-1 hits, top-5 hits, cross-entropy.
+        """Return [4] float64 sums over this rank's batches: images, top-1 hits, top-5 hits, cross-entropy.
 
-        With a moving average of the weights it is that which is judged.
+        If the weights have a moving average, that is what is evaluated.
         """
 
     def penalty(self) -> float:
-        """The L2 term of the loss, weight decay x half the squared kernels."""
+        """Return the L2 term of the loss, weight decay x half the squared kernels."""
 
     @property
     def scale(self) -> float | None:
@@ -74,7 +74,7 @@ class Source(Protocol):
     """Source of one rank's batches. Its iterators raise `InputError` for damaged data."""
 
     def training(self, plan: Plan, step: int) -> Iterator[Batch]:
-        """Batches from this step to the plan's last one."""
+        """Yield batches from this step to the plan's last one."""
 
     def validation(self) -> tuple[Iterable[Batch], Reader]:
         """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
@@ -82,7 +82,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """All of it."""
+    """Everything that an attempt needs from a framework."""
 
     version: str  # of the framework, for the log: "TF2.18.1"
     exchange: str  # what the ranks exchange gradients by: "Horovod"
@@ -94,7 +94,7 @@ class Engine:
 
 
 def moving_average_decay(decay: float, step: int) -> float:
-    """The decay that this step's moving average of the weights takes: small at first, so that it follows fast.
+    """Return the decay of the weights' moving average in this step: small at first, so that it follows fast.
 
     Source: tf.train.ExponentialMovingAverage with `num_updates`.
     """

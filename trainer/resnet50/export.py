@@ -25,7 +25,7 @@ from trainer.resnet50.pretrained import Arrays
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with its weights."""
+    """Network with its weights."""
 
     model: str
     variant: str
@@ -33,7 +33,7 @@ class Trained:
 
     @property
     def classes(self) -> int:
-        """Width of the last layer."""
+        """Return the width of the last layer."""
         return len(self.arrays[pretrained.BIAS])
 
 
@@ -124,7 +124,7 @@ def _write_saved_model(trained: Trained, out: Path) -> None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Exports a job's checkpoint, or a file of weights."""
+    """Export a job's checkpoint, or a file of weights."""
     p = Parser(
         prog="python -m trainer.resnet50.export",
         description=__doc__,

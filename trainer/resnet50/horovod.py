@@ -1,4 +1,4 @@
-"""TensorFlow with Horovod, as what computes for an attempt."""
+"""Engine of TensorFlow with Horovod."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from trainer.resnet50.step import Learner
 
 
 def engine(ranks: Ranks) -> Engine:
-    """Once Horovod is started."""
+    """Build the engine. Call it after Horovod has started."""
     if ranks.gpu is None:  # it rewrites the graph for a twentieth of the start; on CPUs a step of that is no quicker
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     return Engine(f"TF{tf.__version__}", "Horovod", ranks, Gather(ranks.threads), Learner, Source, begin)

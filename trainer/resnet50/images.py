@@ -1,4 +1,4 @@
-"""TFRecords to batches of uint8 pixels; the rest is left to the device (`trainer.resnet50.augment`)."""
+"""Input pipelines from TFRecords to batches of uint8 pixels. The device does the rest (`trainer.resnet50.augment`)."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # [N, S, S, 3] uint8, [N] int32 
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Around whatever pulls from a pipeline: trouble inside comes out as one `InputError`."""
+    """Raise one `InputError` for any data error inside a pipeline. Wrap the code that reads from it."""
     try:
         yield
     except tf.errors.OpError as e:
@@ -64,7 +64,7 @@ class Share:
 def training(
     reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int, classes: int
 ) -> tf.data.Dataset:
-    """Batches of random crops for these steps, in the order of `trainer.order`.
+    """Return batches of random crops for these steps, in the order of `trainer.order`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
 
@@ -116,7 +116,7 @@ def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.d
 
 
 def _parsed(serialized: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Encoded images and labels from 0."""
+    """Parse records to encoded images and labels from 0."""
     features = tf.io.parse_example(serialized, FEATURES)
     labels = features["image/class/label"]
     fits = tf.debugging.Assert(
@@ -128,13 +128,13 @@ def _parsed(serialized: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def on_device(data: tf.data.Dataset) -> tf.data.Dataset:
-    """The same, its next batches already copied to this rank's GPU; without one unchanged."""
+    """Return the pipeline with its next batches already copied to this rank's GPU. Without a GPU it is unchanged."""
     gpus = tf.config.list_logical_devices("GPU")
     return data.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, 2)) if gpus else data
 
 
 def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int) -> Iterator[Batch]:
-    """The same random batch for ever."""
+    """Yield the same random batch for ever."""
     rng = np.random.default_rng((seed, rank))
     images = tf.constant(rng.integers(0, 256, (batch, size, size, 3), np.uint8))
     labels = tf.constant(rng.integers(0, classes, batch), tf.int32)
@@ -144,7 +144,10 @@ def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int) -> I
 
 
 def random_crop(encoded: tf.Tensor, seeds: tf.Tensor, size: int, least_area: float) -> tf.Tensor:
-    """[size, size, 3] uint8: a random share of the area, from `least_area` to all, aspect 3/4 to 4/3 in true pixels."""
+    """Crop a random share of the area to [size, size, 3] uint8. Its aspect is 3/4 to 4/3 in true pixels.
+
+    The share is between `least_area` and all.
+    """
     shape = tf.io.extract_jpeg_shape(encoded)
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
@@ -190,9 +193,9 @@ def _seen(sides: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, around: tf.Tensor)
 
 
 def stretched_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
-    """[size, size, 3] uint8: the central 80% of both sides, whatever its aspect, as the reference evaluates.
+    """Crop the central 80% of both sides to [size, size, 3] uint8, whatever the aspect, as the reference evaluates.
 
-    Source: crop_and_resize_image of train_imagenet_resnet_hvd.py, which looks at points and does not antialias.
+    Source: crop_and_resize_image of train_imagenet_resnet_hvd.py, which samples points and does not antialias.
     """
     image = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False)
     edges = [[0.5 - STRETCHED / 2, 0.5 - STRETCHED / 2, 0.5 + STRETCHED / 2, 0.5 + STRETCHED / 2]]

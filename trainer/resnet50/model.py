@@ -11,8 +11,10 @@ from trainer.resnet50.network import OWN, STEM, VARIANTS, BlockPlan, Convolution
 
 
 class Conv:
-    """A convolution without bias, its output as large as its input but for the stride; the kernel is kept in float32
-    and cast to the input's type."""
+    """Convolution without bias. Its output is as large as its input except for the stride.
+
+    The kernel is stored in float32 and cast to the input's type.
+    """
 
     def __init__(self, plan: Convolution, rng: Init, *, pads_alike: bool) -> None:
         self.kernel = tf.Variable(rng.kernel(plan.shape), name=f"{plan.name}/kernel")
@@ -25,7 +27,7 @@ class Conv:
 
 
 class BatchNorm:
-    """Batch normalisation; in training it leaves the batch's mean and variance for the moving averages."""
+    """Batch normalisation. In training it returns the batch's mean and variance for the moving averages."""
 
     def __init__(self, name: str, channels: int, *, epsilon: float, gamma: float = 1.0) -> None:
         self._epsilon = epsilon
@@ -35,7 +37,9 @@ class BatchNorm:
         self.variance = tf.Variable(tf.ones([channels]), trainable=False, name=f"{name}/moving_variance")
 
     def __call__(self, x: tf.Tensor, statistics: list[tf.Tensor] | None) -> tf.Tensor:
-        """Normalised by the batch, whose mean and variance `statistics` receives; without it, by the averages."""
+        """Normalise by the batch, and append its mean and variance to `statistics`. Without that, normalise by the
+        averages.
+        """
         if statistics is None:
             return tf.compat.v1.nn.fused_batch_norm(
                 x, self.gamma, self.beta, self.mean, self.variance, self._epsilon, is_training=False
@@ -46,7 +50,7 @@ class BatchNorm:
 
 
 class Block:
-    """Convolutions with their norms, added to the input or to what its shortcut makes of it."""
+    """Residual block: convolutions with their norms, added to the input or to its shortcut."""
 
     def __init__(self, plan: BlockPlan, rng: Init, variant: Variant) -> None:
         self.convs = [Conv(one, rng, pads_alike=variant.pads_alike) for one in plan.convolutions]
@@ -77,15 +81,15 @@ class Block:
 
 
 class ResNet:
-    """Images to logits; owns its variables.
+    """Network from images to logits, with its variables.
 
     Args:
         name: one of `BLOCKS`.
         classes: width of the last layer.
         seed: of the initial weights; equal seeds give equal weights.
         zero_gamma: each block begins as the identity, its last gamma being zero.
-        he_init: convolutions by He's rule on the inputs, cut normal; else by Glorot's, uniform.
-        variant: whose of this name.
+        he_init: convolutions by He's rule on the inputs, truncated normal; otherwise by Glorot's, uniform.
+        variant: implementation of this name.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class ResNet:
         self.bias = tf.Variable(tf.zeros([classes]), name="dense/bias")
 
     def __call__(self, images: tf.Tensor, statistics: list[tf.Tensor] | None = None) -> tf.Tensor:
-        """Logits, [N, classes] float32.
+        """Compute the logits, [N, classes] float32.
 
         Args:
             images: [N, H, W, 3] in the type to compute in, normalised.
@@ -126,11 +130,11 @@ class ResNet:
         return x @ self.dense + self.bias
 
     def norms(self) -> list[BatchNorm]:
-        """All batch normalisations in the order in which they compute."""
+        """Return all batch normalisations in the order in which they compute."""
         return [self.stem_norm, *(norm for block in self.blocks for norm in block.norms_in_order())]
 
     def kernels(self) -> list[tf.Variable]:
-        """Weights of convolutions and of the last layer: those that decay."""
+        """Return the weights of convolutions and of the last layer, which have weight decay."""
         convs = [self.stem]
         for block in self.blocks:
             convs += ([block.shortcut[0]] if block.shortcut else []) + block.convs
@@ -141,5 +145,5 @@ class ResNet:
         return self.kernels() + [v for norm in self.norms() for v in (norm.gamma, norm.beta)] + [self.bias]
 
     def averages(self) -> list[tf.Variable]:
-        """Moving means and variances, in the order in which training appends the batch's."""
+        """Return the moving means and variances, in the order in which training appends the batch's."""
         return [v for norm in self.norms() for v in (norm.mean, norm.variance)]

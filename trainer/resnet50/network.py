@@ -73,14 +73,14 @@ class Convolution:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """Two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
+    """Plan of a block: two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
     convolutions: tuple[Convolution, ...]
     shortcut: Convolution | None  # what the input goes through
 
     @property
     def all(self) -> tuple[Convolution, ...]:
-        """In the order in which their norms compute."""
+        """Return all convolutions in the order in which their norms compute."""
         return (*((self.shortcut,) if self.shortcut else ()), *self.convolutions)
 
 
@@ -139,7 +139,7 @@ class Init:
         return cls(np.random.default_rng(seed), last_gamma=float(not zero_gamma), he=he_init)
 
     def kernel(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A convolution's, [height, width, in, out]; variance 1 / inputs as TensorFlow's variance scaling."""
+        """Draw a convolution's kernel, [height, width, in, out], of variance 1 / inputs as by TensorFlow's scaling."""
         area = shape[0] * shape[1]
         if self.he:
             return _cut_normal(self.numbers, shape, deviation=(area * shape[2]) ** -0.5)
@@ -147,12 +147,12 @@ class Init:
         return self.numbers.uniform(-reach, reach, shape).astype(np.float32)
 
     def dense(self, channels: int, classes: int) -> np.ndarray:
-        """The last layer's, [in, out]."""
+        """Draw the last layer's weights, [in, out]."""
         return self.numbers.normal(0, 0.01, (channels, classes)).astype(np.float32)
 
 
 def _cut_normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
-    """Normal values of this deviation, drawn again where they lie far out."""
+    """Draw from a truncated normal distribution of this deviation: values far out are drawn again."""
     values = rng.standard_normal(shape, np.float32)
     while (outside := np.abs(values) > 2).any():
         values[outside] = rng.standard_normal(int(outside.sum()), np.float32)

@@ -1,4 +1,4 @@
-"""A trained ResNet as an ONNX file: pixels in, logits and probabilities out, images of any size and number."""
+"""Writer of a trained ResNet as an ONNX file: pixels in, logits and probabilities out, images of any size."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ Padding = dict[str, Any]
 
 
 def write(path: Path, arrays: dict[str, NDArray[Any]], model: str, variant: Variant) -> None:
-    """`images` [N, height, width, 3] uint8, red green blue, to `logits` and `probabilities` [N, classes].
+    """Write the ONNX file, from `images` [N, height, width, 3] uint8, red green blue, to `logits` and `probabilities`.
+
+    Both outputs are [N, classes].
 
     Args:
         arrays: as `trainer.resnet50.pretrained.expected` names them.
@@ -47,7 +49,7 @@ def write(path: Path, arrays: dict[str, NDArray[Any]], model: str, variant: Vari
 
 
 def _pixels(graph: Graph, variant: Variant) -> str:
-    """Normalised, channels first."""
+    """Add the normalisation of the pixels and move their channels first."""
     mean = graph.constant("pixels/mean", np.array(variant.pixels.mean))
     inverse = graph.constant("pixels/inverse", 1 / np.array(variant.pixels.deviation))
     x = graph.add("Sub", [graph.add("Cast", ["images"], "pixels/float", to=TensorProto.FLOAT), mean], "pixels/centred")

@@ -1,4 +1,4 @@
-"""Nesterov's momentum, and the loss scale that follows the gradients."""
+"""Optimizer: Nesterov's momentum, and the loss scale that follows the gradients."""
 
 import tensorflow as tf
 
@@ -9,17 +9,17 @@ from trainer.precision import FIRST_SCALE
 def apply_momentum(
     weight: tf.Variable, velocity: tf.Variable, gradient: tf.Tensor, lr: tf.Tensor, momentum: float
 ) -> None:
-    """Nesterov: v = momentum x v + g; w -= lr x (g + momentum x v)."""
+    """Apply Nesterov's momentum: v = momentum x v + g; w -= lr x (g + momentum x v)."""
     tf.raw_ops.ResourceApplyMomentum(
         var=weight.handle, accum=velocity.handle, lr=lr, grad=gradient, momentum=momentum, use_nesterov=True
     )
 
 
 class LossScale:
-    """The factor of the loss, as variables that a checkpoint holds.
+    """Loss scale, as variables that a checkpoint holds.
 
-    Dynamic, it follows `next_scale`; given as a number it stays.
-    All ranks see the same reduced gradients, so all change it alike.
+    A dynamic scale follows `next_scale`; a given number stays. All ranks have the same reduced gradients, so all change
+    it alike.
     """
 
     def __init__(self, fixed: float | None) -> None:
@@ -34,7 +34,7 @@ class LossScale:
         return [self.value, self.good_steps]
 
     def update(self, is_finite: tf.Tensor) -> None:
-        """Takes note of a step."""
+        """Update the scale after a step."""
         if not self._is_dynamic:
             return
         scale, good = next_scale(self.value, self.good_steps, is_finite)

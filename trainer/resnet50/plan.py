@@ -1,4 +1,4 @@
-"""Flags, ranks and data turned into steps: the one place where epochs and examples become numbers of steps."""
+"""Plan of a run in steps, from flags, ranks and data: the one place where epochs and examples become steps."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything about the run that follows from flags, ranks and data."""
+    """Plan of a run: everything that follows from flags, ranks and data."""
 
     config: Run
     ranks: int
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Images per step over all ranks."""
+        """Return the images per step over all ranks."""
         return self.ranks * self.config.batch_size
 
     @property
@@ -58,15 +58,15 @@ class Plan:
         return self.global_batch / self.origin.batch
 
     def images(self, step: int) -> int:
-        """Images behind when the step with this number begins: the run's position in the data order."""
+        """Return the images before the step with this number: the run's position in the data order."""
         return self.first_image + (step - self.first_step) * self.global_batch
 
     def epoch(self, step: int) -> float:
-        """Epochs behind when the step with this number begins."""
+        """Return the epochs before the step with this number."""
         return self.images(step) / self.data.train_examples
 
     def rate(self, step: int) -> float:
-        """Learning rate of the step: the one the job had planned for its image, scaled with the global batch."""
+        """Return the step's learning rate: the one that the job planned for its image, scaled with the global batch."""
         return self.schedule(self.images(step) / self.origin.batch) * self.scale
 
     def evaluates_after(self, steps: int) -> bool:
@@ -78,14 +78,14 @@ class Plan:
 
 
 def look_up(config: Run, *, keeps: bool = False) -> Data:
-    """The data folder, its shards complete and its examples counted.
+    """Check the data folder's shards and count their examples.
 
     Args:
-        keeps: keep in it where the records lie, for the next look.
+        keeps: save the record index in it for the next run.
 
     Raises:
         ConfigError: the folder or a shard is missing.
-        TrainerError: a shard is cut off or no TFRecord file.
+        TrainerError: a shard is cut off or not a TFRecord file.
     """
     if config.data_dir is None:
         return Data(classes=config.classes or 1000, train_examples=IMAGENET_EXAMPLES)
@@ -109,16 +109,16 @@ def look_up(config: Run, *, keeps: bool = False) -> Data:
 
 
 def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None) -> Plan:
-    """The run in steps.
+    """Return the run's plan in steps.
 
     Steps are floor(examples x epochs / global batch) and steps per epoch floor(examples / global batch), as the
     reference counts them: 14075 and 156 on 32 ranks of 256 images for 90 epochs of ImageNet.
 
     Args:
-        origin: what the job began with, if this is not its beginning.
+        origin: global batch and ranks of the job's first attempt, if this is a later one.
 
     Raises:
-        ConfigError: flags, ranks and data do not go together.
+        ConfigError: flags, ranks and data do not fit together.
     """
     if ranks < 1:
         raise ConfigError(f"--ranks is {ranks}, but a run has at least 1")
@@ -198,12 +198,12 @@ def _shape(config: Run, peak: float, steps_per_epoch: int) -> Shape:
 
 
 def parameters(model: str, classes: int) -> int:
-    """Trainable parameters of a model without building it."""
+    """Return the number of a model's trainable parameters without building it."""
     return PARAMETERS_1000[model] + (classes - 1000) * (LAST_FEATURES[model] + 1)
 
 
 def summary(plan: Plan) -> dict[str, object]:
-    """The plan in plain values, as `--check --json` prints it."""
+    """Return the plan in plain values, as `--check --json` prints it."""
     config = plan.config
     flags = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     return {
@@ -229,7 +229,7 @@ def summary(plan: Plan) -> dict[str, object]:
 
 
 def text(plan: Plan) -> str:
-    """The plan as a few lines for the operator."""
+    """Return the plan as a few lines for the operator."""
     s, config = summary(plan), plan.config
     source = "synthetic images" if config.synthetic else f"{counted(s['train_examples'], 'image')} of {config.data_dir}"
     return "\n".join(

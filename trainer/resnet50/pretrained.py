@@ -1,6 +1,7 @@
-"""Weights of other libraries' ResNets under our names, and ours under theirs: exactly, or refused.
+"""Conversion between other libraries' ResNet weights and this trainer's: exact, or refused.
 
-The same numbers compute the same only with their padding, batch norm and pixels: `--variant` chooses these.
+The same numbers give the same results only with the library's padding, batch norm and pixels, which `--variant`
+selects.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ DENSE, BIAS = "dense/kernel", "dense/bias"
 
 
 def read(path: Path, model: str, variant: str) -> Arrays:
-    """Weights and statistics of a whole network by our names, without a prefix.
+    """Read weights and statistics of a whole network by this trainer's names, without a prefix.
 
-    Takes torchvision's and Keras' names, and those of a checkpoint or an export of this trainer.
+    Reads torchvision's and Keras' names, and those of a checkpoint or an export of this trainer.
 
     Raises:
-        ConfigError: the file cannot be read, or is of another model or variant, or holds more than that.
+        ConfigError: the file cannot be read, or is of another model or variant, or contains more than that.
     """
     arrays = weight_files.read(path)
     found = variant_of(arrays)
@@ -38,7 +39,7 @@ def read(path: Path, model: str, variant: str) -> Arrays:
 
 
 def as_ours(arrays: Arrays, model: str, variant: str, source: str) -> Arrays:
-    """Such arrays by our names, without a prefix and without what only a training needs.
+    """Return the arrays by this trainer's names, without a prefix and without what only a training needs.
 
     Raises:
         ConfigError: they are of another model, or more than one network.
@@ -59,7 +60,7 @@ def as_ours(arrays: Arrays, model: str, variant: str, source: str) -> Arrays:
 
 
 def expected(model: str, variant: str, classes: int) -> dict[str, tuple[int, ...]]:
-    """Shapes by name of what an evaluation computes with."""
+    """Return the shapes, by name, of the arrays that an evaluation needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for one in _convolutions(model, variant):
         shapes[f"{one.name}/kernel"] = one.shape
@@ -68,7 +69,7 @@ def expected(model: str, variant: str, classes: int) -> dict[str, tuple[int, ...
 
 
 def as_theirs(arrays: Arrays, model: str, variant: str) -> Arrays:
-    """Our arrays under torchvision's or Keras' names, what their own files hold; of the own variant as they are."""
+    """Return the arrays under torchvision's or Keras' names, as in their own files. The own variant is unchanged."""
     if variant == OWN:
         return arrays
     result: Arrays = {}
@@ -103,7 +104,7 @@ def _convolutions(model: str, variant: str) -> Iterator[Convolution]:
 
 
 def _pairs(model: str, variant: str) -> Iterator[tuple[Convolution, tuple[str, str]]]:
-    """Our convolutions with what the variant calls them and their norms."""
+    """Yield this trainer's convolutions with the variant's names of them and of their norms."""
     is_torch = variant == TORCHVISION
     yield STEM, ("conv1", "bn1") if is_torch else ("conv1_conv", "conv1_bn")
     for plan in blocks(model, strides_first=VARIANTS[variant].strides_first):
@@ -118,7 +119,7 @@ def _pairs(model: str, variant: str) -> Iterator[tuple[Convolution, tuple[str, s
 
 
 def _of_torchvision(arrays: Arrays, model: str) -> tuple[Arrays, set[str]]:
-    """Ours, and the names of what has no place in it."""
+    """Return this trainer's arrays, and the names of arrays that have no counterpart."""
     left = {name for name in arrays if not name.endswith("num_batches_tracked")}
     ours: Arrays = {}
     names = {f"{conv}.weight": f"{one.name}/kernel" for one, (conv, _) in _pairs(model, TORCHVISION)}
@@ -133,7 +134,9 @@ def _of_torchvision(arrays: Arrays, model: str) -> tuple[Arrays, set[str]]:
 
 
 def _of_keras(arrays: Arrays, model: str) -> tuple[Arrays, set[str]]:
-    """The same. Keras' convolutions have a bias, which its norm takes up, and its pixels are blue, green, red."""
+    """Return the same as `_of_torchvision`. Keras' convolution biases move into the norm, and its pixels are blue green
+    red.
+    """
     short = {"/".join(name.split("/")[-2:]): array for name, array in arrays.items()}
     left = set(short)
     ours: Arrays = {}

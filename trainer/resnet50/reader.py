@@ -1,4 +1,4 @@
-"""Records by number, from any shard, in any order, every checksum verified."""
+"""Reader of records by number, from any shard, in any order, every checksum verified."""
 
 import os
 import struct
@@ -12,15 +12,17 @@ from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
 
 
 class InputError(TrainerError):
-    """A shard or record that cannot be used. Raised inside an input pipeline, `images.unwrapped` brings it out."""
+    """Error for an unusable shard or record. If it is raised inside an input pipeline, `images.unwrapped` raises it
+    again.
+    """
 
 
 class Reader:
-    """Fetches the records of an index.
+    """Reader of an index's records.
 
     Args:
-        skip_damaged: a damaged record, or one whose image is damaged, is left out and named on stderr; else a wrong
-            checksum is an `InputError`, and images are left to the pipeline that decodes them.
+        skip_damaged: a damaged record, or one whose image is damaged, is skipped with a warning on stderr. Otherwise a
+            wrong checksum is an `InputError`, and images are left to the pipeline that decodes them.
     """
 
     def __init__(self, index: Index, *, skip_damaged: bool = False) -> None:
@@ -34,14 +36,14 @@ class Reader:
 
     @property
     def left_out(self) -> int:
-        """Damaged records met so far."""
+        """Return the number of damaged records so far."""
         return len(self._damaged)
 
     def __call__(self, numbers: np.ndarray, *, replace: bool = False) -> np.ndarray:
-        """The serialized examples, [len(numbers)] of bytes; fewer where damaged ones are left out.
+        """Return the serialized examples, [len(numbers)] of bytes. Skipped damaged records make them fewer.
 
         Args:
-            replace: in place of a damaged record the next whole one, so that none is missing.
+            replace: replace a damaged record by the next intact one, so that none is missing.
         """
         found = []
         for number in numbers:
@@ -76,7 +78,7 @@ class Reader:
             return None
 
     def _judge(self, number: int, record: bytes) -> None:
-        """Once per record: a pipeline cannot leave out what it fails to decode."""
+        """Check a record's image, once per record: a pipeline cannot skip what it fails to decode."""
         try:
             (encoded,) = records.parse(record)["image/encoded"]
             header = jpeg.read_header(encoded) if isinstance(encoded, bytes) else None

@@ -1,4 +1,4 @@
-"""Named sets of flags: `--recipe NAME`. Flags beside it win over the recipe's.
+"""Recipes: named sets of flags, selected by `--recipe NAME`. Explicit flags override the recipe's.
 
 Accuracies are those of the named sources, on their hardware; none was measured with this trainer.
 """
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def polynomial90() -> dict[str, Any]:
-    """The reference's train.sh: 75.7 / 92.9 after 90 epochs on 32 V100 in 6004 s (AWS DLAMI guide).
+    """Return the reference's train.sh: 75.7 / 92.9 after 90 epochs on 32 V100 in 6004 s (AWS DLAMI guide).
 
     float16, 256 images per GPU, rate 0.1 per 256 images, 10 epochs of warm-up, polynomial decay.
     """
@@ -25,9 +25,10 @@ def polynomial90() -> dict[str, Any]:
 
 
 def large_batch() -> dict[str, Any]:
-    """The reference's train_more_aug.sh for 128 GPUs and more: 75.1 / 92.5 on 256 V100 in 860 s (AWS DLAMI guide).
+    """Return the reference's train_more_aug.sh for 128 GPUs and more: 75.1 / 92.5 on 256 V100 in 860 s (AWS DLAMI
+    guide).
 
-    The script of today warms up for 5 epochs, but the published run used 10: its printed rates prove it.
+    The current script warms up for 5 epochs, but the published run used 10: its printed rates prove it.
     """
     return {
         "model": "resnet50",
@@ -45,10 +46,10 @@ def large_batch() -> dict[str, Any]:
 
 
 def modern() -> dict[str, Any]:
-    """Cosine, label smoothing, mixup: 76.8 top-1 after 120 epochs on 8 V100 of 128 images each.
+    """Return cosine, label smoothing and mixup: 76.8 top-1 after 120 epochs on 8 V100 of 128 images each.
 
     Source: aws-samples/deep-learning-models, models/vision/classification, resnet50_v1_b, whose network is this one.
-    bfloat16 in place of its float16, and weights averaged over about the last 1000 steps, are ours.
+    bfloat16 in place of its float16, and weights averaged over about the last 1000 steps, are this project's choice.
     """
     return {
         "model": "resnet50",

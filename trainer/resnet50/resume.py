@@ -1,4 +1,4 @@
-"""Going on where a checkpoint ends, also with another number of ranks."""
+"""Resume from a checkpoint, also with another number of ranks."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
@@ -67,7 +67,7 @@ class Position:
         return {name: value for name, value in asdict(self).items() if name != "step"}
 
     def numbers(self) -> tuple[int, ...]:
-        """The fields in their order."""
+        """Return the fields in order."""
         return astuple(self)
 
 

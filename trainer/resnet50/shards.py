@@ -1,4 +1,4 @@
-"""The shards that an attempt reads, or their copies on its hosts."""
+"""Shards that an attempt reads, or their copies on its hosts."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from trainer.resnet50.reader import Reader
 
 
 class Shards:
-    """Both splits, as this rank reads them."""
+    """Training and validation shards, as this rank reads them."""
 
     def __init__(self, config: Run, data: Data, ranks: Ranks, gather: GatherBytes) -> None:
         self._skip = config.bad_data == "skip"
@@ -25,7 +25,7 @@ class Shards:
         return Reader(index, skip_damaged=self._skip) if index is not None else None
 
     def copy(self, where: str) -> None:
-        """Makes one rank per host copy the shards to `where`, and reads the copies from then on; all must call it."""
+        """Copy the shards to `where` on one rank per host, and read the copies from then on. All ranks must call it."""
         for split, index in self._indices.items():
             if index is None:
                 continue
@@ -38,7 +38,7 @@ class Shards:
 
     @beat.during(Phase.SAVE)
     def remove_copies(self) -> None:
-        """Gives the memory back; all must call it."""
+        """Delete the copies to free their memory. All ranks must call it."""
         self._gather(b"read")  # nobody reads any more
         for index in self._indices.values():
             if index is not None and self._ranks.local_rank == 0:

@@ -20,10 +20,10 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def parse(argv: Sequence[str], kind: type[AnyRun], program: str, about: str) -> tuple[AnyRun, argparse.Namespace]:
-    """The run's configuration, and what only the command line knows: check, ranks, json.
+    """Return the run's configuration, and the arguments that are not part of it: check, ranks, json.
 
     Raises:
-        ConfigError: a flag is unknown, its value unusable, or two do not go together.
+        ConfigError: a flag is unknown, its value unusable, or two contradict each other.
     """
     recipe = Parser(prog=program, add_help=False, allow_abbrev=False)
     recipe.add_argument("--recipe", choices=RECIPES, help="a named set of flags; other flags win over it")

@@ -23,7 +23,7 @@ Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]  # by weight; batch sta
 
 
 class Learner:
-    """A model with its optimizer state, and the functions that change them.
+    """Model with its optimizer state, and the functions that change them.
 
     All ranks hold the same values at all times: gradients, batch statistics and the scalars are averaged over the
     ranks, every image counting once.
@@ -64,7 +64,7 @@ class Learner:
         self._eval = tf.function(self._eval_graph, autograph=False, reduce_retracing=True)
 
     def state(self) -> dict[str, tf.Variable]:
-        """Every variable that a checkpoint must hold, by name; another variant's names begin with its own."""
+        """Return every variable that a checkpoint must hold, by name. Names of another variant begin with its own."""
         scale = self.loss_scale.variables() if self.loss_scale else []
         held = self.weights + self.averages + self.momenta + self.smooth + scale
         return {f"{prefix(self.config.variant)}{_name(v)}": v for v in held}
@@ -78,12 +78,12 @@ class Learner:
         return {name: tuple(variable.shape) for name, variable in self.state().items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Sets every variable."""
+        """Set every variable."""
         for name, variable in self.state().items():
             variable.assign(arrays[name])
 
     def begin_with(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Sets weights and statistics by their names without a prefix; the moving average begins with them."""
+        """Set weights and statistics by their names without a prefix. The moving average starts from them."""
         for variable in self._evaluated:
             if _name(variable) in arrays:
                 variable.assign(arrays[_name(variable)])
@@ -92,7 +92,7 @@ class Learner:
 
     @property
     def scale(self) -> float | None:
-        """The factor of the loss."""
+        """Return the factor of the loss; None without loss scaling."""
         return float(self.loss_scale.value.numpy()) if self.loss_scale else None
 
     def broadcast(self, rank: int = 0) -> None:
@@ -112,15 +112,15 @@ class Learner:
 
     @staticmethod
     def result(scalars: tf.Tensor) -> StepResult:
-        """Waits for a step and reads what it found."""
+        """Wait for a step and return its result."""
         return StepResult(*(float(x) for x in scalars.numpy()))
 
     def evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """[4] float64 sums over these images on this rank: images, top-1 hits, top-5 hits, cross-entropy."""
+        """Return [4] float64 sums over these images on this rank: images, top-1 hits, top-5 hits, cross-entropy."""
         return self._eval(images, labels)
 
     def scores(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> np.ndarray:
-        """The sums of `evaluate` over these batches, by the smoothed weights."""
+        """Return the sums of `evaluate` over these batches, with the smoothed weights."""
         sums = tf.zeros([4], tf.float64)
         with self.smoothed():
             for images, labels in batches:
@@ -130,7 +130,7 @@ class Learner:
 
     @contextmanager
     def smoothed(self) -> Iterator[None]:
-        """Inside, the model computes with the moving averages of its weights, if there are any."""
+        """Context in which the model computes with the moving averages of its weights, if there are any."""
         own = [tf.identity(v) for v in self._evaluated] if self.smooth else []
         for variable, value in zip(self._evaluated, self.smooth, strict=False):
             variable.assign(value)
@@ -141,7 +141,7 @@ class Learner:
                 variable.assign(value)
 
     def penalty(self) -> float:
-        """The L2 term of the loss, weight decay x half the squared kernels."""
+        """Return the L2 term of the loss, weight decay x half the squared kernels."""
         return self.config.weight_decay * float(sum(tf.nn.l2_loss(kernel) for kernel in self.model.kernels()))
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Gradients:
@@ -203,7 +203,7 @@ class Learner:
         return tape.gradient(scaled, self.weights), tf.concat(statistics, 0), tf.stack([loss, hits])
 
     def _clock(self) -> tf.Tensor:
-        """Seconds, for the breakdown of a step; 0 in a deterministic run, which TensorFlow lets have no clock."""
+        """Return seconds, for the time split of a step; 0 in a deterministic run, where TensorFlow allows no clock."""
         return tf.constant(0.0, tf.float64) if self.config.deterministic else tf.timestamp()
 
     def _train_graph(
@@ -229,7 +229,7 @@ class Learner:
         return tf.concat([shared[:5], [skipped], scores[:1], times], 0)
 
     def _update(self, gradients: list[tf.Tensor], statistics: tf.Tensor, lr: tf.Tensor, ema: tf.Tensor) -> tf.Tensor:
-        """Changes the state; with a loss scale only if nothing overflowed on any rank. 1.0 if it was skipped."""
+        """Update the state. Returns 1.0 if it was skipped, which a loss scale does after an overflow on any rank."""
         if self.loss_scale is None:
             self._apply(gradients, statistics, lr, ema)
             return tf.constant(0.0)
@@ -267,7 +267,7 @@ class Learner:
 
 
 def _added(sums: Sequence[tf.Tensor], found: Gradients) -> list[tf.Tensor]:
-    """The sums of gradients, statistics and scores so far, with those of one more part."""
+    """Return the sums of gradients, statistics and scores so far, plus those of one more part."""
     gradients, statistics, scores = found
     return [a + b for a, b in zip(sums, (*gradients, statistics, scores), strict=True)]
 

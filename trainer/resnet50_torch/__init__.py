@@ -1,1 +1,3 @@
-"""The ResNet trainer on PyTorch: the same shards, recipes, schedules, checkpoints and records; ranks by DDP."""
+"""ResNet trainer on PyTorch: the same shards, recipes, schedules, checkpoints and records as on TensorFlow; ranks by
+DDP.
+"""

@@ -1,4 +1,4 @@
-"""`python -m trainer.resnet50_torch`: checks, or trains as one of the ranks.
+"""ResNet trainer on PyTorch, `python -m trainer.resnet50_torch`, which checks a run or trains as one of the ranks.
 
 It runs in the user's own environment, which has PyTorch and need not have anything else of this project.
 """
@@ -20,7 +20,7 @@ NEEDED = {  # modules, and what pip calls them
 
 
 def check_interpreter() -> None:
-    """Raises CommonError, with what to do, unless this interpreter has what the trainer needs."""
+    """Raise CommonError, with the remedy, unless this interpreter has the packages that the trainer needs."""
     if sys.version_info[:2] < LEAST_PYTHON:
         raise CommonError(
             f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}, and the trainer wants "
@@ -36,7 +36,7 @@ def check_interpreter() -> None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Checks, or carries the plan out."""
+    """Check the run with `--check`, or execute its plan."""
     if not {"--help", "-h"} & set(argv):
         check_interpreter()
     from trainer.heap import spare_start

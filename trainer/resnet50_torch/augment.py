@@ -14,7 +14,7 @@ from trainer.resnet50_torch import draws
 
 
 def normalised(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """[N, 3, H, W], its channels last in memory: pixels of 0 to 255 about zero mean and unit deviation.
+    """Return pixels of 0 to 255 at about zero mean and unit deviation, [N, 3, H, W], with channels last in memory.
 
     Args:
         images: [N, H, W, 3] of any type.
@@ -27,7 +27,9 @@ _INVERSE = tuple(1 / d for d in DEVIATION)
 
 
 def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tensor:
-    """[N, H, W, 3] float32 in 0 to 255: brightness, then hue and saturation in YIQ, then contrast, each at random."""
+    """Change brightness, then hue and saturation in YIQ, then contrast, each at random: [N, H, W, 3] float32 in 0 to
+    255.
+    """
 
     def drawn(stream: int, middle: float, reach: float) -> Tensor:
         numbers = middle + reach * (2 * draws.uniform(seeds, stream) - 1)
@@ -42,7 +44,9 @@ def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tenso
 
 
 def _colour_matrix(angle: Tensor, saturation: Tensor) -> Tensor:
-    """[N, 3, 3]: what turns RGB's colour by the angle (radians) in the plane of I and Q and stretches it there."""
+    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and stretches it
+    there.
+    """
     to_yiq = torch.tensor(TO_YIQ, device=angle.device)
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
     cos, sin = saturation * torch.cos(angle), saturation * torch.sin(angle)
@@ -51,12 +55,12 @@ def _colour_matrix(angle: Tensor, saturation: Tensor) -> Tensor:
 
 
 def mixup_share(seeds: NDArray[np.int64], alpha: float) -> float:
-    """In 0 to 1, Beta(alpha, alpha) of the first image's seeds; 1 where there is no mixup."""
+    """Draw a number in 0 to 1 from Beta(alpha, alpha), by the first image's seeds. Returns 1 without mixup."""
     return float(np.random.default_rng(seeds[0]).beta(alpha, alpha)) if alpha else 1.0
 
 
 def loss(logits: Tensor, labels: Tensor, share: float, smoothing: float) -> Tensor:
-    """Mean cross-entropy; with a share below 1 the images have been mixed with those of their mirror places.
+    """Return the mean cross-entropy. With a share below 1 the images have been mixed with those of their mirror places.
 
     Source: Zhang et al., arXiv:1710.09412; smoothing of Szegedy et al., arXiv:1512.00567, section 7.
     """

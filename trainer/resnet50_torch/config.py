@@ -1,4 +1,4 @@
-"""Every flag of the PyTorch trainer. PyTorch is not imported here: checks must be quick."""
+"""Flags of the PyTorch trainer. PyTorch is not imported here: checks must be quick."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A rank's processes that decode images, and the memory in which a batch goes to them and comes back."""
+"""Pool of a rank's processes that decode images, and the memory through which they exchange batches with the rank."""
 
 import contextlib
 import mmap
@@ -22,7 +22,9 @@ _TASKS = 2  # of a batch for each process, so that none waits long for the last
 
 
 class Arena:
-    """Memory for one batch at a time: its pixels, and behind them its records. It has no name that could be left."""
+    """Memory for one batch at a time: its pixels, and behind them its records. It has no name that could be left
+    behind.
+    """
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("batch")
@@ -33,7 +35,9 @@ class Arena:
         os.close(self._fd)
 
     def fill(self, pixels: int, records: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Makes room for so many bytes of pixels and puts the records behind them; where each begins, and its bytes."""
+        """Make room for so many bytes of pixels and put the records behind them. Returns offset and length of each
+        record.
+        """
         ends = np.cumsum([pixels, *map(len, records)]).tolist()
         if ends[-1] > self._size:
             self._size = ends[-1] + ends[-1] // 4
@@ -50,7 +54,7 @@ class Arena:
         return Memory(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino, self._size)
 
     def pixels(self, count: int, side: int) -> NDArray[np.uint8]:
-        """[count, side, side, 3], the same memory."""
+        """Return the pixels in this memory as [count, side, side, 3]."""
         return np.ndarray((count, side, side, 3), np.uint8, self._map)
 
 
@@ -67,7 +71,7 @@ class _Context(SpawnContext):
 
 
 class Decoders:
-    """Processes of this rank, started when the first batch is. They end with it, however it ends."""
+    """Decoding processes of this rank, started with the first batch. They end with the rank, however it ends."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
@@ -105,7 +109,7 @@ class Decoders:
         side: int,
         classes: int,
     ) -> list[Future[list[int]]]:
-        """Has a batch decoded into the arena; labels in the order of its images."""
+        """Start to decode a batch into the arena. The futures return its labels, in the order of the images."""
         places = arena.fill(len(records) * side * side * 3, records)
         memory, share = arena.memory(), max(1, -(-len(records) // (_TASKS * self._processes)))
         tasks = [

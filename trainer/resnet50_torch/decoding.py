@@ -1,6 +1,6 @@
-"""JPEGs to pixels, in processes of their own that import no PyTorch: the rank's interpreter stays free.
+"""Decoding of JPEGs in separate processes, which import no PyTorch: the rank's interpreter stays free.
 
-A batch's records and pixels lie in memory that both see (`trainer.resnet50_torch.decoders`).
+A batch's records and pixels lie in memory that both share (`trainer.resnet50_torch.decoders`).
 """
 
 import mmap
@@ -36,7 +36,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Some images of a batch that follow each other."""
+    """Task of decoding consecutive images of a batch."""
 
     memory: Memory
     first: int  # its number in the batch
@@ -48,7 +48,7 @@ class Task:
 
 
 def prepare() -> None:
-    """In a new process: when the rank is gone so is this one."""
+    """Prepare a new process, so that it ends when the rank ends."""
     threading.Thread(target=_end_with_the_rank, daemon=True).start()
 
 
@@ -60,7 +60,7 @@ def _end_with_the_rank() -> None:
 
 
 def decode(task: Task) -> list[int]:
-    """Writes their pixels; the labels, from 0. Raises InputError."""
+    """Decode the task's images into the shared memory. Returns the labels, from 0. Raises InputError."""
     memory = _at(task.memory)
     shape = (len(task.records), task.side, task.side, 3)
     offset = task.first * task.side * task.side * 3
@@ -91,7 +91,7 @@ def _at(wanted: Memory) -> mmap.mmap:
 
 
 def decode_one(serialized: bytes, pixels: Pixels, classes: int, seen: NDArray[np.uint8], is_mirrored: bool) -> int:
-    """Fills in what is seen, [S, S, 3]; the label, from 0. Raises InputError."""
+    """Decode one image into `seen`, [S, S, 3]. Returns its label, from 0. Raises InputError."""
     try:
         example = records.parse(serialized)
         label, encoded = example["image/class/label"][0], example["image/encoded"][0]
@@ -118,7 +118,7 @@ def random_crop(encoded: bytes, size: int, numbers: NDArray[np.float32], least_a
 
 
 def central_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
-    """`draws.central_view`, of a JPEG decoded as exactly as it can be."""
+    """Return the crop of `draws.central_view`, from a JPEG decoded as exactly as possible."""
     image = _decoded(encoded, is_fast=False)
     height, width = image.shape[:2]
     box = draws.central_view(height, width, size)
@@ -126,7 +126,7 @@ def central_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
 
 
 def stretched_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
-    """`draws.stretched_view`."""
+    """Return the crop of `draws.stretched_view`."""
     image = _decoded(encoded)
     height, width = image.shape[:2]
     return _interpolated(image, draws.stretched_view(height, width, size), size)
@@ -139,7 +139,7 @@ _room = (
 
 
 def _decoded(encoded: bytes, *, is_fast: bool = True) -> NDArray[np.uint8]:
-    """[H, W, 4], as Pillow keeps pixels; until the next one is decoded."""
+    """Decode to [H, W, 4], Pillow's layout of pixels. The next call overwrites the result."""
     global _room
     height, width, *_ = simplejpeg.decode_jpeg_header(encoded)
     if len(_room) < height * width * 4:
@@ -148,7 +148,7 @@ def _decoded(encoded: bytes, *, is_fast: bool = True) -> NDArray[np.uint8]:
 
 
 def _picture(image: NDArray[np.uint8]) -> Image.Image:
-    """The same memory as Pillow's."""
+    """Return the same memory as a Pillow image."""
     height, width = image.shape[:2]
     return Image.frombuffer("RGBX", (width, height), image, "raw", "RGBX", 0, 1)
 

@@ -14,7 +14,7 @@ ASPECTS = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class Crop:
-    """A part of an image, in pixels."""
+    """Part of an image, in pixels."""
 
     top: int
     left: int
@@ -23,7 +23,7 @@ class Crop:
 
 
 def uniform(seeds: NDArray[np.int64], stream: int | NDArray[np.int64]) -> NDArray[np.float32]:
-    """[N] float32 in [0, 1), bit by bit those of `trainer.resnet50.augment.uniform`.
+    """Return [N] float32 in [0, 1), equal to the bit to those of `trainer.resnet50.augment.uniform`.
 
     Args:
         seeds: [N, 2].
@@ -43,16 +43,19 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def crop_numbers(seeds: NDArray[np.int64]) -> NDArray[np.float32]:
-    """[N, TRIES, 4] in [0, 1): what `random_crop` draws from."""
+    """Return [N, TRIES, 4] in [0, 1), the numbers that `random_crop` uses."""
     streams = CROPS + np.arange(TRIES * 4)
     return uniform(seeds[:, None], streams[None]).reshape(-1, TRIES, 4)
 
 
 def random_crop(height: int, width: int, numbers: NDArray[np.float32], least_area: float) -> Crop:
-    """A random share of the area, from `least_area` to all, aspect 3/4 to 4/3; all of it where no try fits.
+    """Return a random part of the image, with `least_area` to all of its area and an aspect of 3/4 to 4/3.
+
+    Returns the whole image if no try fits.
 
     Args:
         numbers: [TRIES, 4] in [0, 1).
+
     Source: sample_distorted_bounding_box of TensorFlow, which the other trainer uses.
     """
     for aspect_number, height_number, top_number, left_number in numbers.tolist():
@@ -79,7 +82,7 @@ def central_view(height: int, width: int, size: int) -> Box:
 
 
 def stretched_view(height: int, width: int, size: int) -> Box:
-    """The central 80% of both sides, whatever its aspect: the reference's points, from corner to corner."""
+    """Return the central 80% of both sides, whatever the aspect: the reference's points, from corner to corner."""
     edges = []
     for side in (width, height):
         step = 0.8 * (side - 1) / (size - 1)

@@ -1,4 +1,4 @@
-"""PyTorch with DDP, as what computes for an attempt."""
+"""Engine of PyTorch with DDP."""
 
 import torch
 
@@ -10,7 +10,7 @@ from trainer.resnet50_torch.step import Learner
 
 
 def engine(world: World, decoders: Decoders) -> Engine:
-    """Once the ranks have found each other."""
+    """Build the PyTorch engine. Call it after init_process_group."""
     return Engine(
         f"PyTorch{torch.__version__}",
         f"DDP over {world.backend}" if world.backend else "DDP",

@@ -1,4 +1,4 @@
-"""Records to batches of uint8 pixels, by processes that decode ahead of the training."""
+"""Input pipeline from records to batches of uint8 pixels, with processes that decode ahead of the training."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Share:
 def training(
     reader: Reader, share: Share, decoders: Decoders, *, steps: range, first_image: int, crop_area: float, seed: int
 ) -> Iterator[Batch]:
-    """Batches of random crops for these steps, in the order of `trainer.order`.
+    """Yield batches of random crops for these steps, in the order of `trainer.order`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
 
@@ -81,7 +81,7 @@ def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -
 
 
 def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int, is_pinned: bool = False) -> Iterator[Batch]:
-    """The same random batch for ever, where a real one would lie."""
+    """Yield the same random batch for ever, in the same kind of memory as a real one."""
     rng = np.random.default_rng((seed, rank))
     images = torch.from_numpy(rng.integers(0, 256, (batch, size, size, 3), np.uint8))
     labels = torch.from_numpy(rng.integers(0, classes, batch))
@@ -92,7 +92,7 @@ def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int, is_p
 
 @dataclass(frozen=True)
 class Loading:
-    """A batch's records as they were read, and what becomes of each."""
+    """Records of a batch, and what to do with each."""
 
     serialized: NDArray[np.object_]
     pixels: Sequence[Pixels]

@@ -1,6 +1,6 @@
-"""The network of trainer.resnet50.model for PyTorch, with the same weights to begin with.
+"""PyTorch version of the network in trainer.resnet50.model, with the same initial weights.
 
-Convolutions pad both sides alike, as PyTorch's users expect; TensorFlow's pad the right and the bottom more where the
+Convolutions pad both sides alike, as PyTorch's users expect. TensorFlow's pad the right and the bottom more where the
 stride is 2.
 """
 
@@ -13,7 +13,7 @@ from trainer.resnet50.network import BLOCKS, BN_EPSILON, BOTTLENECK, Init
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
+    """Residual block: two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
     def __init__(self, init: Init, channels_in: int, width: int, stride: int, *, bottleneck: bool) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's sum, rectified."""
+        """Compute the block's sum, rectified."""
         y = x
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             y = norm(conv(self.relu(y) if i else y))
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images to logits.
+    """Network from images to logits.
 
     Args:
         name: one of `BLOCKS`.
@@ -66,7 +66,7 @@ class ResNet(nn.Module):
             self.dense.bias.zero_()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, [N, classes], in the type that the last layer computes in.
+        """Compute the logits, [N, classes], in the type of the last layer's computation.
 
         Args:
             images: [N, 3, H, W], normalised.
@@ -75,11 +75,11 @@ class ResNet(nn.Module):
         return self.dense(self.blocks(x).mean((2, 3)))
 
     def kernels(self) -> list[Tensor]:
-        """Weights of convolutions and of the last layer: those that decay."""
+        """Return the weights of convolutions and of the last layer, which have weight decay."""
         return [m.weight for m in self.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
 
     def norms(self) -> Iterator[tuple[str, nn.BatchNorm2d]]:
-        """All batch normalisations, by name."""
+        """Return all batch normalisations, by name."""
         return ((name, m) for name, m in self.named_modules() if isinstance(m, nn.BatchNorm2d))
 
 

@@ -7,9 +7,10 @@ import torch
 
 
 class Moments:
-    """Moments of one step by their names.
+    """Moments of one step, by name.
 
-    The host only queues a GPU's work, so there they are events in its queue: what the host has sent by then is done.
+    The host only queues a GPU's work. So there the moments are events in its queue, reached once all earlier work is
+    done.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -8,7 +8,7 @@ from trainer.resnet50_torch.config import Config
 
 
 def hold_back(weights: list[Tensor], kernels: list[Tensor], config: Config, lr: float) -> None:
-    """Gradients times min(eta |w| / |g| / lr, 1), weight decay in them. Source: You et al., arXiv:1708.03888."""
+    """Multiply gradients with weight decay by min(eta |w| / |g| / lr, 1). Source: You et al., arXiv:1708.03888."""
     for kernel in kernels:
         kernel.grad.add_(kernel, alpha=config.weight_decay)
     for weight in weights:
@@ -18,9 +18,9 @@ def hold_back(weights: list[Tensor], kernels: list[Tensor], config: Config, lr: 
 
 
 class LossScale:
-    """The factor of the loss: halved by an overflow, doubled after `GROWS_AFTER` steps without one; or fixed.
+    """Loss scale: halved by an overflow, doubled after `GROWS_AFTER` steps without one; or fixed.
 
-    All ranks see the same reduced gradients, so all change it alike.
+    All ranks have the same reduced gradients, so all change it alike.
     """
 
     def __init__(self, fixed: float | None) -> None:
@@ -29,11 +29,11 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """The factor."""
+        """Return the factor of the loss."""
         return float(self.state[0])
 
     def update(self, is_finite: bool) -> None:
-        """Takes note of a step."""
+        """Update the scale after a step."""
         if not self._is_dynamic:
             return
         value, good = self.state.tolist()
@@ -46,7 +46,7 @@ class LossScale:
 
 
 def make_optimizer(config: Config, kernels: list[Tensor], weights: list[Tensor]) -> torch.optim.Optimizer:
-    """Nesterov's momentum, and decay of the kernels; LARC adds that itself."""
+    """Return the optimizer: Nesterov's momentum and weight decay of the kernels, which LARC adds itself."""
     decayed = {id(kernel) for kernel in kernels}
     groups = [
         {"params": kernels, "weight_decay": 0.0 if config.larc else config.weight_decay},

@@ -134,7 +134,7 @@ def card_towards(address: str) -> str:
 
 
 def leave_ranks(world: World) -> None:
-    """Parts from the others once all are done: the first rank has what they meet by, and must not go before them."""
+    """Leave the process group once all ranks are done. Rank 0 hosts its store, and must not exit before the others."""
     if world.ranks.size > 1:
         distributed.barrier()
         distributed.destroy_process_group()
@@ -142,7 +142,7 @@ def leave_ranks(world: World) -> None:
 
 @contextlib.contextmanager
 def lost_ranks_named() -> Iterator[None]:
-    """Turns the error about an exchange that another rank never joined into a TrainerError of one sentence."""
+    """Raise a one-sentence TrainerError in place of PyTorch's error if another rank never joined an exchange."""
     try:
         yield
     except RuntimeError as e:

@@ -31,14 +31,14 @@ class Shared:
             self._under_way = distributed.all_reduce(self._vector, group=self._world.group, async_op=True)
 
     def finish(self) -> None:
-        """Waits for it."""
+        """Wait for the reduction and divide its sum by the number of ranks."""
         if self._under_way is not None:
             self._under_way.wait()
             self._vector /= self._world.ranks.size
 
     @property
     def numbers(self) -> Tensor:
-        """[5]: loss, top-1 and the requests."""
+        """Return [5]: loss, top-1 and the requests."""
         return self._vector[:5]
 
     @property

@@ -13,14 +13,14 @@ from trainer.resnet50_torch.images import Batch
 
 
 class Source:
-    """The input of one attempt on this rank."""
+    """Input of one attempt on this rank."""
 
     def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards, decoders: Decoders) -> None:
         self.config, self.classes, self.ranks, self.shards = config, classes, ranks, shards
         self._decoders = decoders
 
     def training(self, plan: Plan, step: int) -> Iterator[Batch]:
-        """Batches from this step to the plan's last one."""
+        """Yield batches from this step to the plan's last one."""
         config, reader = self.config, self.shards.reader("train")
         if reader is None:
             return images.synthetic(

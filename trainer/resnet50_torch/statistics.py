@@ -8,7 +8,8 @@ from trainer.resnet50_torch.model import ResNet
 
 
 class Statistics:
-    """Means and variances of all batch normalisations: of the last batch where the layers keep theirs, and averaged.
+    """Means and variances of all batch normalisations: those of the last batch, where the layers store them, and
+    averages.
 
     Each is one vector, so that one operation copies or reduces it.
     """
@@ -27,7 +28,7 @@ class Statistics:
             variance.fill_(1)
 
     def averages(self) -> dict[str, Tensor]:
-        """The averaged ones by name; views, to be changed in place."""
+        """Return views of the averages by name, to be changed in place."""
         return dict(zip(self._names, self._averages.split(self._sizes), strict=True))
 
     def forget(self) -> None:
@@ -37,9 +38,9 @@ class Statistics:
         self.of_batch.zero_()
 
     def average(self, of_batch: Tensor) -> None:
-        """Takes the means over the ranks of a step into the averages."""
+        """Update the averages with a step's means over the ranks."""
         self._averages.lerp_(of_batch, 1 - BN_DECAY)
 
     def apply(self) -> None:
-        """Puts the averages where the layers look for them."""
+        """Copy the averages to where the layers read them."""
         self.of_batch.copy_(self._averages)

@@ -31,7 +31,7 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 
 @dataclass(frozen=True)
 class Pending:
-    """A step whose numbers may still be on their way."""
+    """Step whose numbers may still be computed on the device."""
 
     shared: Tensor  # [5]: loss, top-1, what the ranks ask for; means over them
     own_loss: Tensor
@@ -40,7 +40,7 @@ class Pending:
 
 
 class Learner:
-    """A model with its optimizer state, and what changes them.
+    """Model with its optimizer state, and the functions that change them.
 
     All ranks hold the same values at all times: gradients, batch statistics and the scalars are averaged over the
     ranks, every image counting once.
@@ -64,7 +64,7 @@ class Learner:
         self._network: Any = self._over_ranks()
 
     def _over_ranks(self) -> nn.Module:
-        """The model whose gradients are reduced while the layers before them are still differentiated."""
+        """Return the model that reduces its gradients while those of earlier layers are still being computed."""
         if self.world.group is None:
             return self.model
         with warnings.catch_warnings():
@@ -87,14 +87,14 @@ class Learner:
         return {**self.weights, **self.statistics.averages()}
 
     def _state(self) -> dict[str, Tensor]:
-        """Every tensor that a checkpoint must hold, by name."""
+        """Return every tensor that a checkpoint must hold, by name."""
         momenta = {f"{name}/momentum": self.optimizer.state[w]["momentum_buffer"] for name, w in self.weights.items()}
         smooth = {f"{name}/ema": value for name, value in self.smooth.items()}
         scale = {"loss_scale": self.loss_scale.state} if self.loss_scale else {}
         return {**self._evaluated(), **momenta, **smooth, **scale}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Copies of them."""
+        """Return copies of the state, by name."""
         return {name: np.array(value.detach().cpu().numpy(), order="C") for name, value in self._state().items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -103,7 +103,7 @@ class Learner:
 
     @torch.no_grad()
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Sets all of them."""
+        """Set the whole state."""
         for name, value in self._state().items():
             value.copy_(torch.from_numpy(arrays[name]))
 
@@ -120,7 +120,7 @@ class Learner:
 
     @property
     def scale(self) -> float | None:
-        """The factor of the loss."""
+        """Return the factor of the loss; None without loss scaling."""
         return self.loss_scale.value if self.loss_scale else None
 
     def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Pending:
@@ -150,14 +150,14 @@ class Learner:
 
     @staticmethod
     def result(pending: Pending) -> StepResult:
-        """Waits for a step and reads what it found."""
+        """Wait for a step and return its result."""
         loss, accuracy, asked, terminated, due = pending.shared.tolist()
         skipped, own_loss = float(pending.skipped), float(pending.own_loss)
         compute_s, reduce_s = (pending.moments.seconds(*s) for s in (("began", "computed"), ("computed", "done")))
         return StepResult(loss, accuracy, asked, terminated, due, skipped, own_loss, compute_s, reduce_s)
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """The rank's batch as it is computed: one after the other."""
+        """Yield the parts of the rank's batch, which are computed one after the other."""
         size = len(batch.labels) // self.config.accumulate
         for at in range(0, len(batch.labels), size):
             here = slice(at, at + size)
@@ -186,14 +186,14 @@ class Learner:
         return x if self.config.channels_last else x.contiguous()
 
     def _autocast(self) -> Any:
-        """Activations in the configured type; weights stay float32."""
+        """Return a context that computes activations in the configured type. Weights stay float32."""
         if self.dtype is torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.world.device.type, self.dtype)
 
     @torch.no_grad()
     def _update(self, statistics: Tensor, lr: float, ema: float) -> bool:
-        """Changes the state; with a loss scale only if nothing overflowed on any rank. Whether it was skipped."""
+        """Update the state. Returns True if it was skipped, which a loss scale does after an overflow on any rank."""
         config, gradients = self.config, [w.grad for w in self.weights.values()]
         if self.loss_scale:
             for gradient in gradients:
@@ -214,7 +214,9 @@ class Learner:
 
     @torch.no_grad()
     def scores(self, batches: Iterable[Batch]) -> np.ndarray:
-        """[4] float64 sums over these batches: images, top-1 hits, top-5 hits, cross-entropy; by smoothed weights."""
+        """Return [4] float64 sums over these batches: images, top-1 hits, top-5 hits, cross-entropy. Uses the smoothed
+        weights.
+        """
         sums = torch.zeros(4, dtype=torch.float64, device=self.world.device)
         with self._judged():
             for batch in batches:
@@ -234,7 +236,7 @@ class Learner:
 
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
-        """Inside, the model computes with averaged statistics, and with averaged weights if there are any."""
+        """Context in which the model computes with averaged statistics, and with averaged weights if there are any."""
         own = {name: value.detach().clone() for name, value in self._evaluated().items()} if self.smooth else {}
         for name, value in self._evaluated().items() if self.smooth else ():
             value.copy_(self.smooth[name])
@@ -249,7 +251,7 @@ class Learner:
 
     @torch.no_grad()
     def penalty(self) -> float:
-        """The L2 term of the loss, weight decay x half the squared kernels."""
+        """Return the L2 term of the loss, weight decay x half the squared kernels."""
         return self.config.weight_decay * 0.5 * float(sum(kernel.square().sum() for kernel in self._kernels))
 
 
