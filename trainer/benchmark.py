@@ -106,7 +106,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Speed:
-    """Images per second of one rank over its steps."""
+    """Speed of one rank over its steps, in images per second."""
 
     mean: float
     uncertainty: float  # standard error of the mean

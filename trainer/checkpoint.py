@@ -51,18 +51,18 @@ class Folder:
         return self.path / f"step-{step:08d}.json"
 
     def steps(self) -> list[int]:
-        """Return the steps with a checkpoint, newest first; not verified.
+        """Return the steps with a checkpoint, newest first. They are not verified.
 
         Raises:
-            CommonError: the folder is there and cannot be listed.
+            CommonError: the folder exists but cannot be listed.
         """
         names = (_FACTS_FILE.fullmatch(name) for name in listed(self.path))
         return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], more: Mapping[str, Any] | None = None) -> Facts:
-        """Write a checkpoint; after any crash the folder holds either all of it or none.
+        """Write a checkpoint atomically: after any crash the folder contains all of it or nothing.
 
-        A folder that is removed meanwhile is made again.
+        A folder that is removed meanwhile is created again.
 
         Raises:
             Replaced: a newer attempt of the job has begun.
@@ -107,7 +107,7 @@ class Folder:
         return facts
 
     def _cannot_write(self, step: int, error: OSError) -> str:
-        """Return why a checkpoint cannot be written, which others are there, and what to do."""
+        """Return the message for a checkpoint that cannot be written: the reason, the other checkpoints, the remedy."""
         with contextlib.suppress(TrainerError):
             kept = ", ".join(str(other) for other in sorted(self.steps()))
             there = f"checkpoints of step {kept} are there" if kept else "there is no other checkpoint"
@@ -161,7 +161,7 @@ class Folder:
         return None
 
     def newest_or_refuse(self) -> Facts | None:
-        """Return the newest whole checkpoint, or None where there never was one.
+        """Return the newest intact checkpoint, or None if there never was one.
 
         Raises:
             TrainerError: there are checkpoints, and none can be read.

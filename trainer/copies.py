@@ -149,16 +149,16 @@ class Newest:
 def find_newest(
     shared: Folder | None, hosts: Sequence[str], rank: int, gather: GatherBytes, *, begins_anew: bool = False
 ) -> Newest:
-    """Return the newest of the shared folder, where rank 0 looks, and of each host's own disk; all ranks must call it.
+    """Return the newest checkpoint of the shared folder, which rank 0 reads, and of the hosts' local disks.
 
-    An attempt's checkpoints are newer than those of any attempt before it, whatever their steps: what an older one
-    wrote after the checkpoint that a newer one went on from belongs to no run any more.
+    All ranks must call it. An attempt's checkpoints are newer than those of any attempt before it, whatever their
+    steps. If a newer attempt resumed from a checkpoint, what an older one wrote after it belongs to no run any more.
 
     Args:
-        begins_anew: where checkpoints exist and none can be read, set them aside instead of refusing.
+        begins_anew: set unreadable checkpoints aside instead of refusing to start.
 
     Raises:
-        CommonError: checkpoints exist and none can be read; all are kept.
+        CommonError: checkpoints exist and none can be read; all stay.
     """
     of_shared = shared.newest() if shared and rank == 0 else None
     path = local_folder() if shared and rank in first_ranks(hosts) else None

@@ -160,7 +160,7 @@ def _all_there(name: str, found: list[Path]) -> tuple[Path, ...]:
 
 
 def classes_in(folder: Path) -> int | None:
-    """Return how many classes the folder's manifests name; None without a manifest (shards of another tool).
+    """Return the number of classes in the folder's manifests; None without a manifest (shards of another tool).
 
     Raises:
         ConfigError: the manifests of its two splits give the same label to different synsets.

@@ -32,7 +32,7 @@ def own_attempt(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check_lease(environment: Mapping[str, str] = os.environ) -> None:
-    """Return if this process belongs to its job's current attempt, or to no job.
+    """Check that this process belongs to its job's current attempt, or to no job.
 
     Raises:
         Replaced: the job's `lease.json` names a newer attempt.

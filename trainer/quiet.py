@@ -48,7 +48,7 @@ def aside(threads: int) -> Any:
 
 @contextlib.contextmanager
 def _without_notices() -> Iterator[None]:
-    """Keep what libraries write to stderr inside, and write it afterwards without the notices."""
+    """Capture what libraries write to stderr inside the context, and write it afterwards without the notices."""
     sys.stderr.flush()
     own = os.dup(2)
     try:

@@ -15,7 +15,7 @@ SHOWN = 3  # checkpoints that a message names
 
 
 def add_from_scratch_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that allow a training to begin anew beside checkpoints that cannot be read."""
+    """Add the flags that allow a training to start from scratch although there are unreadable checkpoints."""
     text = "where checkpoints exist and none can be read: set them aside and begin at step 0"
     parser.add_argument("--from-scratch", action="store_true", help=f"{text}; in a job: its first attempt only")
     parser.add_argument("--from-scratch-attempt", type=int, metavar="N", help="the same, of a job's attempt N only")
@@ -38,7 +38,7 @@ def refuse(folder: Path, damage: Sequence[str]) -> NoReturn:
 
 
 def told(damage: Sequence[str]) -> str:
-    """Return how many checkpoints cannot be read, and why the first ones cannot."""
+    """Return the number of unreadable checkpoints, and the errors of the first ones."""
     more = f"; {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
     return f"{counted(len(damage), 'checkpoint')} found and none can be read: {'; '.join(damage[:SHOWN])}{more}"
 

@@ -54,7 +54,7 @@ def _sha256(path: Path) -> str:
 
 
 def image_problem(record: bytes, classes: Sequence[str]) -> str | None:
-    """Return why a record cannot be trained on: its image is damaged or of another size, or its label is wrong.
+    """Return why a record is unusable: a damaged image, another size, or a wrong label. Returns None if it is usable.
 
     Args:
         classes: synsets in the order of the labels; the record's own synset must be its label's.

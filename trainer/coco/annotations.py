@@ -89,13 +89,13 @@ class _Odd:
 
 
 def read_set(basedir: Path, name: str, *, with_masks: bool = True) -> CocoSet:
-    """Return the set `coco_NAME` or `NAME` of a folder in COCO's layout, to train on or to be judged on.
+    """Read the set `coco_NAME` or `NAME` of a folder in COCO's layout, for training or evaluation.
 
     Args:
-        with_masks: leave out objects without a mask; else their boxes are enough.
+        with_masks: leave out objects without a mask. Otherwise a box is enough.
 
     Raises:
-        ConfigError: folder or annotations missing, not in COCO's format, or annotations are damaged.
+        ConfigError: folder or annotations are missing, not in COCO's format, or damaged.
     """
     name = name.removeprefix("coco_")
     file = basedir / "annotations" / f"instances_{name}.json"
@@ -111,13 +111,13 @@ def read_set(basedir: Path, name: str, *, with_masks: bool = True) -> CocoSet:
 
 
 def read_annotations(file: Path, image_dir: Path, *, with_masks: bool = True) -> CocoSet:
-    """Return the set of one annotation file whose images lie in `image_dir`; the images are not opened.
+    """Read the set of one annotation file whose images lie in `image_dir`. The images are not opened.
 
     Args:
-        with_masks: leave out objects without a mask; else their boxes are enough.
+        with_masks: leave out objects without a mask. Otherwise a box is enough.
 
     Raises:
-        ConfigError: the file is not COCO's format; the message names what is missing.
+        ConfigError: the file is not in COCO's format; the message names what is missing.
     """
     try:
         raw = json.loads(file.read_text(encoding="utf-8-sig"))

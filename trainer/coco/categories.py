@@ -7,12 +7,12 @@ from trainer.errors import ConfigError
 
 
 def check_categories(sets: Sequence[CocoSet]) -> None:
-    """Refuse sets in which an id means different categories, or that one set has and another lacks.
+    """Raise ConfigError unless all sets have the same category ids with the same names.
 
-    Capitals and blanks in names make no difference.
+    Case and blanks in names make no difference.
 
     Raises:
-        ConfigError: names the files, the id and what it means in each.
+        ConfigError: the message names the files, the id and its name in each.
     """
     first = sets[0]
     expected = dict(zip(first.category_ids, first.class_names, strict=True))
@@ -28,14 +28,14 @@ def check_categories(sets: Sequence[CocoSet]) -> None:
 
 
 def check_order(data: CocoSet, names: Sequence[str], where: str) -> None:
-    """Refuse names of classes in which a name that the set has, too, stands in another place.
+    """Raise ConfigError if a name that the set also has is at another place among the given names.
 
     Args:
         names: in the order of the class numbers.
-        where: whose they are, for the message.
+        where: their origin, for the message.
 
     Raises:
-        ConfigError: names the class and both names.
+        ConfigError: the message names the class and both names.
     """
     known = {_plain(name): place for place, name in enumerate(data.class_names, start=1)}
     for place, name in enumerate(names, start=1):

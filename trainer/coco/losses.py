@@ -38,14 +38,14 @@ class Loss:
 
 
 def losses(data: CocoSet) -> list[Loss]:
-    """Return what each rule leaves out, and the objects whose box and polygons contradict each other."""
+    """Return the objects that each rule leaves out, and those whose box and polygons contradict each other."""
     found = [Loss(why, data.odd[rule], len(data.odd_images.get(rule, ()))) for rule, why in REASONS.items()]
     unfit = [sum(not fits(i) for i in picture.instances) for picture in data.pictures]
     return [loss for loss in [*found, Loss(NO_FIT, sum(unfit), sum(n > 0 for n in unfit))] if loss.objects]
 
 
 def fits(instance: Instance) -> bool:
-    """Return True unless the annotated box and the box around the polygons are two different boxes."""
+    """Return True unless the annotated box and the box around the polygons are clearly two different boxes."""
     if not isinstance(instance.segmentation, list) or not instance.segmentation:
         return True
     polygons = instance.segmentation
@@ -71,7 +71,7 @@ def add_share_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def share(text: str) -> float:
-    """Return a number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError as e:

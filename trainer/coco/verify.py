@@ -73,7 +73,7 @@ def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
 
 
 def _twice(data: CocoSet) -> Iterator[Problem]:
-    """Yield the files that two images of the set name: each is learned from with a part of its objects."""
+    """Yield a problem for each file that two images of the set name: each has only part of the file's objects."""
     first: dict[Path, int] = {}
     for picture in data.pictures:
         if first.setdefault(picture.path, picture.id) != picture.id:

@@ -22,7 +22,7 @@ class Kit:
 
 
 def has_kit(folder: Path) -> bool:
-    """Return True if the development kit lies in the folder, packed or unpacked."""
+    """Return True if the folder contains the development kit, packed or unpacked."""
     return any((folder / name).exists() for name in DEVKITS)
 
 

@@ -18,10 +18,10 @@ def file_number(file: str) -> int:
 
 
 def folder_synsets(file: str, synsets: Collection[str]) -> list[str]:
-    """Return the synsets whose folders a file lies in, the outermost first, below the folder of its split.
+    """Return the synsets whose folders contain a file, the outermost first, below the folder of its split.
 
     Raises:
-        ConfigError: a folder is called like a synset that is not in the list.
+        ConfigError: a folder has the name of a synset that is not in the list.
     """
     parts = PurePath(file).parts[1:-1]
     for part in parts:

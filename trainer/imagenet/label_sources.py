@@ -1,4 +1,4 @@
-"""Sources of labels beside the images: folders, file names, lists, Kaggle's tables, box annotations."""
+"""Sources of labels besides the synset lists: folders, file names, lists of files, Kaggle's tables, box annotations."""
 
 import csv
 import os
@@ -18,7 +18,7 @@ _OBJECT = re.compile(rb"<object\b.*?<name>\s*([^<]*?)\s*</name>", re.DOTALL)
 
 
 def other_sources(folder: Path, split: str, files: Sequence[str], synsets: Collection[str]) -> list[LabelSource]:
-    """Return every source of labels but the lists, as far as it knows any of the files.
+    """Return every source of labels except the lists that knows at least one of the files.
 
     Args:
         folder: the raw folder, or `Data/CLS-LOC` inside of Kaggle's.
@@ -40,7 +40,7 @@ def other_sources(folder: Path, split: str, files: Sequence[str], synsets: Colle
 
 
 def by_number(files: Sequence[str], synsets: Sequence[str], name: str) -> LabelSource:
-    """Return the labels of numbered validation images by a list of all of them, whether or not all are there."""
+    """Return the labels of numbered validation images from a list of all of them. Some of the images may be missing."""
     numbers = {file: file_number(file) for file in files}
     return LabelSource(name, {f: frozenset([synsets[n - 1]]) for f, n in numbers.items() if 0 < n <= len(synsets)})
 
@@ -65,7 +65,7 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file.
 
     Raises:
-        ConfigError: it cannot be read or is no text.
+        ConfigError: it cannot be read or is not text.
     """
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
@@ -121,7 +121,7 @@ def _boxes(folder: Path, files: Sequence[str], listed: Collection[str]) -> Label
 
 
 def _box_file(found: Mapping[str, list[Path]], file: str) -> Path | None:
-    """Return an image's annotation: of the same folder's name where several images are called alike."""
+    """Return the path of an image's box annotation. Among files of equal names, the image's folder name decides."""
     paths = found.get(PurePath(file).stem, [])
     same = [path for path in paths if path.parent.name == PurePath(file).parent.name]
     return same[0] if len(same) == 1 else paths[0] if len(paths) == 1 else None

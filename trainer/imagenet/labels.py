@@ -20,10 +20,10 @@ class LabelSource:
 
 
 def agreed(files: Sequence[str], sources: Sequence[LabelSource]) -> dict[str, str]:
-    """Return each file's synset, the one that all sources allow which know the file.
+    """Return each file's synset, on which all sources that know the file agree.
 
     Raises:
-        ConfigError: two sources contradict each other, or a file has no label; names the files.
+        ConfigError: two sources contradict each other, or a file has no label. The message names the files.
     """
     wrong = list(contradictions(files, sources))
     if wrong:
@@ -46,7 +46,7 @@ def agreed(files: Sequence[str], sources: Sequence[LabelSource]) -> dict[str, st
 
 
 def contradictions(files: Sequence[str], sources: Sequence[LabelSource]) -> Iterator[str]:
-    """Yield one sentence for each file on whose synset two sources differ."""
+    """Yield one sentence for each file to which two sources give different synsets."""
     for file in files:
         if any(file in s.synsets for s in sources) and not _common(file, sources):
             told = (f"{s.name} says {' or '.join(sorted(s.synsets[file]))}" for s in sources if file in s.synsets)
@@ -103,7 +103,7 @@ def _is_known(file: str, sources: Sequence[LabelSource]) -> bool:
 
 
 def _refuse_twice(found: Mapping[str, str]) -> None:
-    """Refuse one of ImageNet's validation images that lies in two places with different labels."""
+    """Raise ConfigError if one of ImageNet's validation images exists in two places with different labels."""
     first: dict[int, str] = {}
     for file, synset in found.items():
         number = file_number(file)

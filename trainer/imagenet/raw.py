@@ -63,8 +63,8 @@ def read_synsets(path: Path) -> dict[str, str]:
 def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path | None = None) -> Raw:
     """Return the files of `train/<synset>/*` and `val/*` with their labels.
 
-    Every source of a label that is there is compared with the others: folders, file names and numbers, the list of
-    validation labels, the development kit, Kaggle's tables, box annotations.
+    Every existing source of labels is compared with the others: folders, file names and numbers, the list of validation
+    labels, the development kit, Kaggle's tables, box annotations.
 
     Raises:
         ConfigError: a folder or list is missing, a file has no label, or two sources contradict each other.

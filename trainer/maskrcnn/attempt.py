@@ -36,7 +36,9 @@ RESULTS_FILE = "detections.json"
 
 
 class Attempt(Callback):
-    """One rank's part of a training attempt. As a tensorpack callback it runs after every step on every rank."""
+    """Part of a training attempt that runs on one rank. As a tensorpack callback it runs after every step on every
+    rank.
+    """
 
     _chief_only = False
 

@@ -195,7 +195,7 @@ def make_plan(
 
 
 def _left_out(sets: list[CocoSet], validation: CocoSet, config: Config, most: float) -> tuple[str, ...]:
-    """Return what is not learned from or evaluated on, in sentences. Raises ConfigError for too much of it."""
+    """Return sentences on the objects left out of training and evaluation. Raises ConfigError if they are too many."""
     told = []
     for data in dict.fromkeys(s.file for s in (*sets, validation)):
         one = next(s for s in (*sets, validation) if s.file == data)

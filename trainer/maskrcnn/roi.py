@@ -1,4 +1,4 @@
-"""RoIAlign over the levels of a pyramid."""
+"""RoIAlign on one feature map and over the levels of a pyramid."""
 
 import numpy as np
 import tensorflow as tf

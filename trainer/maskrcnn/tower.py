@@ -233,7 +233,7 @@ class HorovodSteps(SingleCostTrainer):
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 
     def _with_sums(self, grads: list[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[tf.Tensor, tf.Variable]]:
-        """Return the mean gradients of a step's parts, once the parts before the last have been kept.
+        """Return the mean gradients of a step's parts, once the earlier parts' gradients have been added up.
 
         The sums are not part of a checkpoint, and every step starts them again.
         """

@@ -30,7 +30,7 @@ EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 
 
 class Attempt:
-    """One rank's part of a training attempt."""
+    """Part of a training attempt that runs on one rank."""
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self.engine, self.ranks, self.gather = engine, engine.ranks, engine.gather

@@ -57,7 +57,7 @@ def remove(folder: Path) -> None:
 
 
 def _make_own(folder: Path) -> None:
-    """Make the folder for this user alone. Raises OSError if another user made it, or could put one in its place."""
+    """Create the folder for this user alone. Raises OSError if another user made it or could replace it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     above = folder.parent.stat()
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:

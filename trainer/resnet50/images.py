@@ -52,7 +52,7 @@ def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One rank's part of the input, and the batches to make of it."""
+    """Part of the input that one rank reads, and the batches to make of it."""
 
     rank: int
     ranks: int
@@ -187,7 +187,7 @@ def central_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _seen(sides: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, around: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Begin and extent of the whole pixels that are looked at, with so many around them."""
+    """Return begin and extent of the whole pixels that a crop reads, with so many around them."""
     first = tf.maximum(tf.cast(tf.floor(begin - around), tf.int32), 0)
     return first, tf.minimum(tf.cast(tf.math.ceil(end + around), tf.int32), sides) - first
 

@@ -1,4 +1,4 @@
-"""ResNet v1, by default with the stride in the 3x3 convolution, as TensorFlow operations on [N, H, W, C] tensors.
+"""ResNet v1 as TensorFlow operations on [N, H, W, C] tensors, by default with the stride in the 3x3 convolution.
 
 Source: He et al., arXiv:1512.03385; stride and zero gamma as in the reference and Goyal et al., arXiv:1706.02677.
 """

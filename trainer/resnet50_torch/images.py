@@ -31,7 +31,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One rank's part of the input, and the batches to make of it."""
+    """Part of the input that one rank reads, and the batches to make of it."""
 
     rank: int
     ranks: int

@@ -28,7 +28,7 @@ _OF_AN_EXCHANGE = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|s
 
 @dataclass(frozen=True)
 class World:
-    """This rank, its device, and its process group."""
+    """Rank of this process, with its device and its process group."""
 
     ranks: Ranks
     device: torch.device
