@@ -25,9 +25,9 @@ from trainer.tf_cnn_flags import translated
 from trainer.tf_cnn_networks import NETWORKS, build
 from trainer.words import counted
 
-DEEPER = "_v1.5"  # than the paper's: ends the names of networks with the stride in the 3x3
+DEEPER = "_v1.5"  # suffix of the networks with the stride in the 3x3, newer than the paper's
 RESNETS = (*resnet.MODELS, *(name + DEEPER for name in ("resnet50", "resnet101", "resnet152")))
-RESNET_SIZE = 224  # pixels of their square input
+RESNET_SIZE = 224  # side of the ResNets' square input, in pixels
 BATCHES = {101: 32, 152: 32}  # images per rank and step for ResNets of so many layers, as tf_cnn_benchmarks has it
 BATCH = 64  # for all others
 HEADER = "Step\tImg/sec\ttotal_loss"
@@ -194,7 +194,7 @@ def measure(config: Config, data: Any) -> None:
         if number < 1:
             continue
         seconds.append(time.perf_counter() - began)
-        if loss != loss:  # Horovod: the loss is the mean over ranks, so all see the same.
+        if loss != loss:  # NaN. Horovod: the loss is the mean over ranks, so all ranks stop here.
             raise CommonError(f"the loss is {loss} at step {number}: lower --lr")
         if number == 1 or number % config.display_every == 0:
             say(f"{number}\t{Speed.of(seconds, config.batch)}\t{loss:.3f}")
@@ -263,7 +263,7 @@ def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:
             scaled = loss * scale
         gradients = tape.gradient(scaled, weights)
         for i, (w, v, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
-            # Horovod: reduced while the layers before it are still differentiated.
+            # Horovod: reduced while the gradients of earlier layers are still being computed.
             g = hvd.allreduce(g, op=hvd.Average, name=f"gradient/{i}") / scale
             decayed = g + config.weight_decay * w if "kernel" in w.name else g
             apply_momentum(w, v, decayed, tf.constant(config.lr), config.momentum)

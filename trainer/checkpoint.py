@@ -90,7 +90,7 @@ class Folder:
                 time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 sha256=sha256,
                 bytes=partial.stat().st_size,
-                # Outside a job it goes on with the last one's.
+                # Outside a job the number of the last checkpoint's attempt is used again.
                 attempt=own_attempt() or max(self._attempts().values(), default=0),
                 more=dict(more or {}),
             )
@@ -155,7 +155,7 @@ class Folder:
                 return found
         names = set(listed(self.path))
         alone = sorted(n for n in names if _ARRAYS_FILE.fullmatch(n) and f"{n[:-4]}.json" not in names)
-        # A writer that is killed leaves one such file at most.
+        # A killed writer leaves at most one such file.
         if self.damage or len(alone) > 1:
             self.damage.extend(f"{self.path / name} lacks its .json" for name in alone)
         return None
@@ -188,7 +188,7 @@ class Folder:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 return dict(arrays)
-        except Exception as e:  # whatever NumPy and zipfile make of bytes that are no archive of arrays
+        except Exception as e:  # NumPy and zipfile raise many types for damaged bytes
             raise TrainerError(f"{file} cannot be read as arrays ({e}): remove it to go on from the one before") from e
 
     def best(self) -> Best | None:
@@ -291,7 +291,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    # Several hosts may write the same file on a shared file system, where a process id is not theirs alone.
+    # Several hosts may write the same file on a shared file system, where process ids are not unique.
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "w") as file:

@@ -14,7 +14,7 @@ class Times:
 
     input_s: float  # waiting for the next batch
     compute_s: float  # forward and backward
-    reduce_s: float  # then until all gradients are reduced: waiting for slower ranks, and what the network shows
+    reduce_s: float  # until all gradients are reduced: waiting for slower ranks and the network
 
     @property
     def own_s(self) -> float:

@@ -29,7 +29,7 @@ from trainer.unreadable import refuse, set_aside
 JOB, DISK = "DLAMI_JOB", "DLAMI_LOCAL_DISK"
 DISKS = ("/opt/dlami/nvme", "/var/tmp")  # the DLAMI's local disks, and what every host has
 KEPT = 2
-SOURCE = "job"  # the file that names the folder of the job on record
+SOURCE = "job"  # file that contains the path of the job's folder
 
 
 def first_ranks(hosts: Sequence[str]) -> list[int]:
@@ -141,9 +141,9 @@ class Newest:
     """Newest intact checkpoint that any rank can read."""
 
     rank: int = 0  # that has it
-    folder: Folder | None = None  # on that rank: where it lies
-    facts: Facts | None = None  # on that rank: what it is; None where there is none at all
-    is_copy: bool = False  # all ranks know: it is on that rank's own disk only, the shared folder has an older one
+    folder: Folder | None = None  # its folder, on the rank that can read it
+    facts: Facts | None = None  # its facts, on that rank; None without any checkpoint
+    is_copy: bool = False  # on all ranks: it is on that rank's local disk only
 
 
 def find_newest(
@@ -177,7 +177,7 @@ def find_newest(
             if folder and folder.path.exists():
                 print(f"warning: set aside as {set_aside(folder.path)}; beginning anew", file=sys.stderr, flush=True)
         return Newest()
-    best = max(range(len(ages)), key=lambda place: (ages[place], -place))  # the shared folder's where they are equal
+    best = max(range(len(ages)), key=lambda place: (ages[place], -place))  # on equal ages the shared folder wins
     holder, is_copy = best // 2, best % 2 == 1
     if copies:
         copies.remove_newer(ages[best][1])

@@ -6,8 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-WRITER = "checkpoint"  # the name of a thread that a process waits for before it ends
-WRITER_S = 60.0  # at most: a shared folder that is gone answers nobody
+WRITER = "checkpoint"  # name of the thread that a process waits for before it exits
+WRITER_S = 60.0  # at most: writes to a lost shared folder never return
 
 
 class TrainerError(Exception):

@@ -21,7 +21,7 @@ class Facts:
     time: str  # when it was written, ISO 8601, UTC
     sha256: str  # of the file of arrays
     bytes: int  # of the file of arrays
-    attempt: int = 0  # of the job, that wrote it; 0 outside a job
+    attempt: int = 0  # the job's attempt that wrote it; 0 outside a job
     more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: position, seed, the configuration
 
     def as_text(self) -> str:
@@ -41,7 +41,7 @@ class Facts:
         if CHECK in fields and fields[CHECK] != _sha256_of(own):
             raise ValueError("it does not match its own checksum")
         if CHECK not in fields and (unknown := set(own) - {f.name for f in dataclass_fields(cls)}):
-            raise ValueError(f"it has {min(unknown)!r:.40} and no checksum of its own")  # a damaged one, for instance
+            raise ValueError(f"it has {min(unknown)!r:.40} and no checksum of its own")  # damaged, for instance
         if whole_number(own, "step") != step:
             raise ValueError(f"it is of step {own['step']}, not {step}")
         if not isinstance(own.get("time"), str):

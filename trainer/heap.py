@@ -20,5 +20,5 @@ def spare_start() -> None:
 def settle() -> None:
     """Restore the usual collections after the first step, but exclude all present objects. Later calls do nothing."""
     if gc.get_threshold()[0] == STARTING:
-        gc.freeze()  # 48 of 300,000 objects were dead here
+        gc.freeze()  # measured: only 48 of 300,000 objects were garbage at this point
         gc.set_threshold(*USUAL)

@@ -14,7 +14,7 @@ import numpy as np
 from trainer import npz_writer
 from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index
 
-AT_ONCE = 16  # shards that are asked for their size and time; a network file system answers each late
+AT_ONCE = 16  # parallel stat calls: each takes long on a network file system
 FRAME = HEADER_BYTES + FOOTER_BYTES
 
 
@@ -32,7 +32,7 @@ def load(file: Path, shards: Sequence[Path], sizes: Mapping[str, int]) -> Index 
         if any(sizes.get(path.name, size) != size for path, size in zip(shards, stats[:, 0].tolist(), strict=True)):
             return None
         return _index(shards, counts.astype(np.int64), lengths.astype(np.int64), stats[:, 0])
-    except Exception:  # whatever NumPy and zipfile make of bytes that are no such file
+    except Exception:  # NumPy and zipfile raise many types for damaged bytes
         return None
 
 

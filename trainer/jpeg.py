@@ -36,7 +36,7 @@ class Header:
     width: int
     components: int
     frame: int  # its marker, C0 to CF: baseline, progressive, …
-    scan: int  # byte at which the first scan's header begins; 0: there is none
+    scan: int  # byte at which the first scan's header begins; 0: no scan
 
 
 def check_size(height: int, width: int) -> None:
@@ -84,12 +84,12 @@ def check_ends(data: bytes, header: Header) -> None:
         raise Unusable("a lossless JPEG, which trainings cannot read")
     if header.height * header.width > MOST_PIXELS_PER_BYTE * len(data):
         raise Unusable(f"its header says {header.width} x {header.height} pixels, but the file has {len(data)} bytes")
-    if not header.scan or not _has_end(data, header.scan):  # before the scans lies the end of a thumbnail
+    if not header.scan or not _has_end(data, header.scan):  # an end before the scans is a thumbnail's
         raise Unusable("truncated: the end of the image is missing")
 
 
 def _has_end(data: bytes, begin: int) -> bool:
-    usual = max(begin, len(data) - 4096)  # where it nearly always stands, and the search is short
+    usual = max(begin, len(data) - 4096)  # the end is nearly always here, which makes the search short
     return data.find(END_OF_IMAGE, usual) >= 0 or data.find(END_OF_IMAGE, begin, usual + 1) >= 0
 
 

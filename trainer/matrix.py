@@ -42,7 +42,7 @@ def measure(job_dir: Path, columns: Mapping[str, str]) -> dict[str, Any]:
         attempt = json.loads((job_dir / "attempts.json").read_text())["attempts"][-1]
         found["seconds"] = round(attempt["ended"] - attempt["started"], 1)
     except (OSError, ValueError, LookupError, TypeError):
-        pass  # it is a figure beside the others
+        pass  # optional: a job's results do not depend on it
     return found | {name: last_match(pattern, said) for name, pattern in columns.items()}
 
 

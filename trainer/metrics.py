@@ -108,7 +108,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # of lines that were not written, as `write` has said
+        with contextlib.suppress(OSError):  # `write` has already raised for these lines
             self._lines.close()
         if self._events:
             self._events.close()

@@ -25,8 +25,8 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
         ConfigError: the file is missing, not an npz, or damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:  # a file of one array is no zip
-            if bad := archive.testzip():  # NumPy takes what it needs, and no checksum is looked at before the end
+        with zipfile.ZipFile(path) as archive:  # a file of one array is not a zip and raises
+            if bad := archive.testzip():  # NumPy may stop before the end of a member, where its checksum is verified
                 raise ValueError(f"{bad} in it is not as its checksum says")
         with np.load(path, allow_pickle=False) as file:
             found = {name.removesuffix(":0"): file[name] for name in file.files}

@@ -70,7 +70,7 @@ class Place:
     """Position of the detector's run in the data order. Groups of images are dealt out to the ranks, step by step."""
 
     epoch: int = 0
-    group: int = 0  # of the epoch's order, whoever computed those before it
+    group: int = 0  # number in the epoch's order, whichever ranks computed the earlier ones
 
     def after(self, steps: int, *, groups: int, width: int) -> "Place":
         """Return the place after so many steps of `width` groups. No step contains groups of two epochs."""

@@ -10,7 +10,7 @@ from trainer.jpeg import Header, Unusable
 
 Image.MAX_IMAGE_PIXELS = None  # jpeg.check_size judges sizes, of all formats
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")  # whose decoders refuse what is cut off
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")  # formats whose decoders refuse truncated files
 
 JPEG_IN_TIFF = ("jpeg", "tiff_jpeg")  # as Pillow calls it
 
@@ -29,7 +29,7 @@ def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             jpeg.check_size(image.height, image.width)
             if header:
-                jpeg.check(data, header)  # Pillow passes over what libjpeg warns about
+                jpeg.check(data, header)  # Pillow ignores what libjpeg warns about
             elif image.format in ("JPEG", "MPO"):
                 raise Unusable("damaged: something stands between its headers")
             if image.info.get("compression") in JPEG_IN_TIFF:
@@ -43,7 +43,7 @@ def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
         raise
     except UnidentifiedImageError as e:
         raise Unusable("no image") from e
-    except Exception as e:  # what Pillow raises for damage differs by format, and is of no one kind
+    except Exception as e:  # Pillow raises different types for damage, depending on the format
         raise Unusable(f"damaged: {e or type(e).__name__}") from e
 
 

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-LEAST_S = 30.0  # between two checkpoints, where saving costs next to nothing
-SHARE = 0.01  # of the time, that saving may take from the training
+LEAST_S = 30.0  # minimum between two checkpoints, if saving costs next to nothing
+SHARE = 0.01  # of the training time that saving may take
 
 
 class Pace:

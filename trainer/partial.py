@@ -10,7 +10,7 @@ from pathlib import Path
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, renamed to it on success, removed on failure."""
     partial = path.with_name(f".{path.name}.partial")
-    _remove(partial)  # of one that was killed
+    _remove(partial)  # a killed writer's
     try:
         yield partial
         partial.replace(path)

@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
             told = _Reader(file, encoding="latin1").load()
         except OSError:
             raise
-        except Exception as e:  # whatever a damaged pickle makes of the machine that reads it
+        except Exception as e:  # a damaged pickle can raise any type
             raise ValueError(f"a pickle that is damaged or holds more than arrays: {e or type(e).__name__}") from e
     found = told.get("model", told) if isinstance(told, dict) else None
     if not isinstance(found, dict) or not found:

@@ -12,7 +12,7 @@ from trainer.errors import TrainerError
 from trainer.heap import spare_start
 from trainer.quiet import aside, quiet
 
-GatherBytes = Callable[[bytes], list[bytes]]  # from every rank to every rank, in their order; all must call it
+GatherBytes = Callable[[bytes], list[bytes]]  # returns all ranks' bytes in rank order; all must call it
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     check_together(hvd.size(), os.environ)
     owned = threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, hvd.local_size())
     tf.config.threading.set_intra_op_parallelism_threads(owned)
-    tf.config.threading.set_inter_op_parallelism_threads(1)  # more gained nothing on CPUs and costs cores of the input
+    tf.config.threading.set_inter_op_parallelism_threads(1)  # more gains nothing on CPUs and takes cores from the input
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     gpus = tf.config.list_physical_devices("GPU")

@@ -93,7 +93,7 @@ def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:
     for _, features in _message(serialized):
         for _, entry in _message(features):
             parts = dict(_message(entry))
-            key = parts.get(1, b"").decode()  # protobuf leaves out what is empty
+            key = parts.get(1, b"").decode()  # protobuf omits empty fields
             for kind, values in _message(parts.get(2, b"")):
                 if kind == 1:
                     found[key] = [value for _, value in _message(values)]
@@ -175,7 +175,7 @@ def _spans(path: Path, bytes_expected: int | None = None) -> Iterator[tuple[int,
                 raise _damaged(path, f"cut off in the record at byte {position}")
             yield position + HEADER_BYTES, length
             position += HEADER_BYTES + length + FOOTER_BYTES
-    if bytes_expected not in (None, size):  # cut off between two records, or of another set
+    if bytes_expected not in (None, size):  # cut off between two records, or another set's
         raise _damaged(path, f"{size} bytes, but the manifest says {bytes_expected}")
 
 

@@ -15,7 +15,7 @@ from trainer.errors import WRITER, CommonError
 from trainer.facts import Facts
 from trainer.pace import Pace
 
-POLITE = 10  # the writer's niceness: a tenth of a core that the training keeps busy, more of one that it leaves
+POLITE = 10  # the writer's niceness: a tenth of a core that the training keeps busy, more of an idle one
 
 State = Callable[[], dict[str, np.ndarray]]
 
@@ -38,8 +38,8 @@ class Saver:
     ) -> None:
         self.folder, self._keep, self._cores, self._rate = folder, keep, cores, rate
         self.pace = Pace(seconds)
-        self.written = found  # the last that is whole on disk
-        self.step = found.step if found else None  # of the last one begun
+        self.written = found  # the last that is complete on disk
+        self.step = found.step if found else None  # of the last checkpoint started
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._has_told = False
@@ -109,7 +109,7 @@ class Saver:
             self.folder.keep_newest(self._keep)
             self.pace.learn(held_up_s + time.thread_time() / self._cores)
             self._tell_if_slow(step, time.monotonic() - began)
-        except BaseException as e:  # for the thread that trains
+        except BaseException as e:  # raised later in the training thread, by `wait`
             self._failure = e
 
     def _tell_if_slow(self, step: int, taken_s: float) -> None:

@@ -19,7 +19,7 @@ from trainer.plot import picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WARM_UP_STEPS = 2  # their lines are left out: building the graph, filling the input
+WARM_UP_STEPS = 2  # excluded: the graph is built and the input is filled
 
 
 @dataclass(frozen=True, kw_only=True)

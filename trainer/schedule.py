@@ -82,7 +82,7 @@ def _cosine_restarts(schedule: Schedule, done: float) -> float:
     """Return the rate with warm restarts. Source: Loshchilov and Hutter, arXiv:1608.03983."""
     shape = schedule.shape
     left, length, factor = done, shape.first_decay, 1.0
-    while left > length * (1 - 1e-9):  # a period's first step is where rounding says it is
+    while left > length * (1 - 1e-9):  # tolerance, so that rounding does not move a period's first step
         left, length, factor = left - length, length * shape.t_mul, factor * shape.m_mul
     cosine = 0.5 * factor * (1 + math.cos(math.pi * left / length))
     return schedule.peak * ((1 - shape.end) * cosine + shape.end)

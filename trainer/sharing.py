@@ -10,7 +10,7 @@ class Origin:
     """Global batch and ranks of a job's first attempt, for which its flags' learning rate and length are meant."""
 
     batch: int  # images per step over all ranks
-    ranks: int  # 0: not known, of an older checkpoint
+    ranks: int  # 0: unknown, from an older checkpoint
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Share:
     """Batch and micro-steps that one rank computes in a step."""
 
     batch: int
-    parts: int  # one after the other, with one update
+    parts: int  # micro-steps, with one update
 
 
 def share(whole: int, ranks: int, largest: int) -> Share | None:

@@ -17,7 +17,7 @@ SWITCHES = {
     "use_python32_barrier", "use_resource_vars", "use_tf_layers", "use_unified_memory", "winograd_nonfused", "xla",
     "xla_compile",
 }  # fmt: skip
-# What to do without a flag, and the flags, each with the values that ask for nothing else than is done here.
+# Refused flags by remedy, each with the values that it may have because they change nothing here.
 REFUSED: dict[str, dict[str, tuple[str, ...]]] = {
     "gradients are reduced by Horovod: --variable_update=horovod, or leave it out": {
         "variable_update": ("horovod",), "cross_replica_sync": ("true",), "variable_consistency": ("strong",),
@@ -124,7 +124,7 @@ def translated(words: Sequence[str]) -> list[str]:
         ConfigError: flags request what is not supported here. The message lists them all, each with the alternative.
     """
     ours: list[str] = []
-    last: list[str] = []  # what wins over other flags, wherever it was written
+    last: list[str] = []  # flags that override others, wherever they were written
     refused: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -132,7 +132,7 @@ def translated(words: Sequence[str]) -> list[str]:
         name = name.replace("-", "_")
         is_off = name.removeprefix("no") in SWITCHES and name not in SWITCHES
         if not word.startswith("--") or not (is_known(name) or is_off) or name in SAME:
-            ours.append(word)  # whose underscores the parser takes
+            ours.append(word)  # the parser accepts its underscores
             continue
         try:
             if is_off:

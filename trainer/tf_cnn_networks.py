@@ -30,7 +30,7 @@ class Network:
     """Network of tf_cnn_benchmarks: either `layers` and `dense`, or a class of Keras."""
 
     size: int = 224  # pixels of the square input
-    batch: int = 64  # images per rank and step where nobody says how many
+    batch: int = 64  # default images per rank and step
     layers: tuple[Conv | Pool, ...] = ()
     dense: tuple[int, ...] = (4096, 4096)  # widths before the last layer, each with a ReLU and half dropped
     keras: str = ""  # in tf_keras.applications

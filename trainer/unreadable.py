@@ -11,7 +11,7 @@ from trainer.errors import CommonError
 from trainer.lease import check_lease, own_attempt, own_folder
 from trainer.words import counted
 
-SHOWN = 3  # checkpoints that a message names
+SHOWN = 3  # maximum number of checkpoints in a message
 
 
 def add_from_scratch_flags(parser: argparse.ArgumentParser) -> None:

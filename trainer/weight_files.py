@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.partial import written_whole
 
 Arrays = dict[str, NDArray[Any]]
-LARGEST_HEADER = 100 << 20  # bytes; as the format has it
+LARGEST_HEADER = 100 << 20  # bytes; the format's limit
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 AS_NPZ = (
     'python -c "import sys, torch, numpy; numpy.savez(sys.argv[2], **{k: v.numpy() for k, v in '

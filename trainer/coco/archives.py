@@ -73,7 +73,7 @@ def fetch(url: str, target: Path) -> None:
                 while block := response.read(BLOCK):
                     file.write(block)
     except urllib.error.HTTPError as e:
-        if done and e.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # nothing comes after what is there
+        if done and e.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the server has nothing after this part
             partial.unlink()
             return fetch(url, target)
         raise TrainerError(f"{url} cannot be had ({e}): start again, or put the file at {target}") from e

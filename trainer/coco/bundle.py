@@ -63,7 +63,7 @@ def bundled_files(folder: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:  # or its files would be lost without a word
+    def refuse(error: OSError) -> None:  # os.walk ignores errors by default and would omit these files
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     return (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)

@@ -99,7 +99,7 @@ def _polygon(value: Any, height: int, width: int) -> None:
         return
     reach = max(height, width)
     try:
-        low, high, total = min(value), max(value), sum(value)  # what is no number among them makes the sum none
+        low, high, total = min(value), max(value), sum(value)  # a NaN among the values makes the sum NaN
     except (TypeError, OverflowError) as e:
         raise Damaged(f"a polygon is {short(value)}, not a list of numbers") from e
     if not (-reach <= low and high <= 2 * reach and total == total):

@@ -55,7 +55,7 @@ def fits(instance: Instance) -> bool:
     left, top, right, bottom = min(xs), min(ys), max(xs), max(ys)
     shared = max(0.0, min(x2, right) - max(x1, left)) * max(0.0, min(y2, bottom) - max(y1, top))
     both = (x2 - x1) * (y2 - y1) + (right - left) * (bottom - top) - shared
-    # A pixel more on each side is rounding: a line has no area of its own.
+    # Boxes smaller than 4 pixels differ by rounding: a line has no area of its own.
     return shared >= LEAST_FIT * both or max(x2 - x1, y2 - y1, right - left, bottom - top) < 4
 
 

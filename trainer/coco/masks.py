@@ -12,7 +12,7 @@ from trainer.coco.annotations import Segmentation
 
 def decode(segmentation: Segmentation, height: int, width: int) -> NDArray[np.uint8]:
     """Return the mask of one object: [height, width] uint8, 1 inside. Polygons are rasterised as pycocotools does."""
-    if segmentation == []:  # an object with a box alone
+    if segmentation == []:  # an object without a mask
         return np.zeros((height, width), np.uint8)
     mask: NDArray[np.uint8] = coco_mask.decode(rle(segmentation, height, width))
     return mask

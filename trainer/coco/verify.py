@@ -112,7 +112,7 @@ def _image_problem(picture: Picture) -> str | None:
 
 
 def _mask_problem(picture: Picture, instance: Instance) -> str | None:
-    if instance.segmentation == []:  # its box is enough, or it would not be there
+    if instance.segmentation == []:  # kept only if masks are not needed
         return None
     is_empty = not masks.decode(instance.segmentation, picture.height, picture.width).any()
     return f"annotation {instance.id} has an empty mask" if is_empty else None

@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(a, name)}, but must be at least 1")
     if a.shorter_side < 0 or not 1 <= a.quality <= 100:
         raise ConfigError("--shorter-side must not be negative and --quality must be between 1 and 100")
-    # Other ranks may have ended before this one began: a job whose folder is prepared is refused by its --check.
+    # Under mpirun other ranks may have finished already. There the job's --check refuses a prepared folder.
     if (a.check or own_part() == (1, 1)) and (a.out / MANIFEST).exists():
         raise ConfigError(f"{a.out / MANIFEST} exists: this folder is already prepared; give another --out")
     began = time.monotonic()

@@ -23,7 +23,7 @@ from trainer.pool import process_pool
 from trainer.words import counted
 
 DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
-IMAGES_PER_SHARD = 128  # least, before fewer shards are made
+IMAGES_PER_SHARD = 128  # minimum; smaller sets get fewer shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Options:
     images: ImageOptions = field(default_factory=ImageOptions)
     train_shards: int | None = None
     validation_shards: int | None = None
-    first_number: int = 0  # of the shards' names: 0, or 1 as the reference's resizer counts
+    first_number: int = 0  # in the shards' names: 0, or 1 as in the reference's resizer
     part: tuple[int, int] = (1, 1)  # this process's part of the shards, of how many
     processes: int | None = None
 
@@ -43,7 +43,7 @@ class Done:
     """Result of a conversion: the shards written, and the manifest if all parts have finished."""
 
     shards: int  # written or found written, by this part
-    found: int  # of them, from an earlier run
+    found: int  # those that an earlier run had written
     manifest: dict[str, object] | None  # None: other parts still have shards to write
 
 
@@ -63,11 +63,11 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
     part, parts = options.part
     mine = [t for i, t in enumerate(itertools.chain.from_iterable(tasks.values())) if i % parts == part - 1]
     todo = [t for t in mine if written(t) is None]
-    # Looked for last: whoever writes the manifest removes afterwards what `written` reads.
+    # Checked last: the process that writes the manifest then removes the files that `written` reads.
     if (out / MANIFEST).exists():
         if parts == 1:
             raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
-        return Done(0, 0, None)  # the other parts ended before this one, which has nothing to write, began
+        return Done(0, 0, None)  # the other parts finished before this one began, which has nothing to write
     if todo:
         try:
             (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ CLASSES = 1000  # numbers above are inner nodes of the hierarchy
 class Kit:
     """Labels of the development kit."""
 
-    names: dict[str, str]  # synset -> what it is called, sorted by synset
+    names: dict[str, str]  # synset -> name, sorted by synset
     validation: tuple[str, ...]  # synset of each validation image, in the order of their names
 
 

@@ -19,7 +19,7 @@ class Jpeg:
     encoded: bytes
     height: int
     width: int
-    repair: str | None  # `png`, `cmyk`, …: what the file was instead; None: as expected
+    repair: str | None  # original kind if converted: `png`, `cmyk`, …; None: unchanged kind
 
 
 def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode") -> Jpeg:

@@ -15,7 +15,7 @@ SHOWN = 3  # contradicting files that an error names
 class LabelSource:
     """Source of labels, with the synsets it allows for each of its files."""
 
-    name: str  # as an error calls it
+    name: str  # name in error messages
     synsets: Mapping[str, frozenset[str]]  # file, relative to the raw folder -> the synsets it may have
 
 

@@ -20,7 +20,7 @@ class Source:
 
     path: Path
     name: str  # relative to the raw folder; its identity in the manifest
-    filename: str  # as the record tells it
+    filename: str  # name in the record
     synset: str
     label: int  # 1 .. number of synsets, by sorted synset
     offset: int = 0
@@ -42,7 +42,7 @@ class Raw:
     names: tuple[str, ...]  # what each synset is called
     train: tuple[Source, ...]
     validation: tuple[Source, ...]
-    unlabelled: tuple[str, ...]  # files that lie where no label can be known
+    unlabelled: tuple[str, ...]  # files outside of every synset's folder
 
 
 def read_synsets(path: Path) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _folder(root: Path, names: Sequence[str]) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:  # or its files would be lost without a word
+    def refuse(error: OSError) -> None:  # os.walk ignores errors by default and would omit these files
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     found = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)

@@ -16,7 +16,7 @@ from trainer.imagenet.raw import Source
 from trainer.jpeg import Unusable
 from trainer.pictures import LARGEST_FILE
 
-FACTS_FOLDER = ".shards"  # beside the shards, until the manifest holds it all
+FACTS_FOLDER = ".shards"  # beside the shards, until the manifest is written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class ImageOptions:
     """Options for converting each image."""
 
     shorter_side: int = 480  # pixels; 0 keeps every size
-    quality: int = 85  # JPEG quality of what is encoded anew
-    check: str = "decode"  # of images that are not encoded anew, one of image.CHECKS
+    quality: int = 85  # JPEG quality of images that are encoded again
+    check: str = "decode"  # of images that are not encoded again, one of image.CHECKS
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Shard:
     inputs: int  # files read
     input_bytes: int
     input_crc32c: int  # of all input files' bytes, one after the other
-    repaired: dict[str, str] = field(default_factory=dict)  # file -> what it was
+    repaired: dict[str, str] = field(default_factory=dict)  # file -> its original kind
     rejected: dict[str, str] = field(default_factory=dict)  # file -> why
 
     def facts(self) -> dict[str, object]:

@@ -68,7 +68,7 @@ def _any_files_in(file: io.BufferedReader, start: int, end: int) -> list[Member]
     """Return the files of a tar with long names, links and the like, through Python's tarfile."""
     with tarfile.open(fileobj=_Window(file, start, end - start), mode="r:") as tar:
         found = [Member(m.name, start + m.offset_data, m.size) for m in tar if m.isfile()]
-        if os.pread(file.fileno(), BLOCK, start + tar.offset) != END:  # tarfile takes any damage for the end
+        if os.pread(file.fileno(), BLOCK, start + tar.offset) != END:  # tarfile treats any damage as the end
             raise tarfile.ReadError(f"it is damaged or cut off at byte {tar.offset}")
         return found
 

@@ -47,7 +47,7 @@ class Attempt(Callback):
         self.stop = StopRequest()
         self.folder = checkpoint.Folder(plan.job_dir / "checkpoints") if plan.job_dir else None
         self.saver: Saver | None = None
-        self.newest = Newest()  # the checkpoint to go on from
+        self.newest = Newest()  # the checkpoint to resume from
         self.step = 0  # steps done
         self.scores: dict[str, float] = {}  # of the last evaluation
         self.failure: TrainerError | None = None
@@ -98,7 +98,7 @@ class Attempt(Callback):
             return f"ended after step {self.step}; nothing is saved without --job-dir"
         return f"saved after step {self.step}; the same command continues from there"
 
-    # What tensorpack calls.
+    # Callbacks of tensorpack.
 
     def _before_train(self) -> None:
         self.progress.say(text(self.plan))
@@ -264,7 +264,7 @@ class Attempt(Callback):
             cores=self.ranks.threads,
             rate="TRAIN.BASE_LR",
         )
-        # Horovod: all ranks begin where the one does that has it.
+        # Horovod: all ranks start at the position of the rank that read the checkpoint.
         told = json.loads(self.gather(json.dumps(astuple(position)).encode())[self.newest.rank])
         self.plan = continued(self.plan, Position(*told))
         self.step = self.plan.first_step

@@ -75,7 +75,7 @@ def _group(layers: Layers, x: tf.Tensor, group: int, config: BackboneConfig) -> 
 def _bottleneck(layers: Layers, x: tf.Tensor, channels: int, stride: int, config: BackboneConfig) -> tf.Tensor:
     shortcut = x
     if int(x.shape[-1]) != 4 * channels:
-        inner = x[:, ::stride, ::stride] if stride > 1 else x  # a strided 1x1 convolution sees only these cells
+        inner = x[:, ::stride, ::stride] if stride > 1 else x  # a strided 1x1 convolution reads only these cells
         shortcut = layers.conv_norm("convshortcut", inner, 4 * channels, 1, relu=False)
     if config.stride_1x1 and stride > 1:
         x = x[:, ::stride, ::stride]

@@ -92,7 +92,7 @@ def session_config(threads: int, gpu: int | None = None) -> tf1.ConfigProto:
     config = tf1.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=at_once, allow_soft_placement=True
     )
-    # Its cost model knows nothing of crops of unknown size and prints a screenful about each.
+    # The memory optimizer's cost model cannot handle crops of unknown size and prints long warnings about each.
     config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
     config.gpu_options.visible_device_list = "" if gpu is None else str(gpu)
     config.gpu_options.allow_growth = True

@@ -123,6 +123,6 @@ def _laid_out(layer: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
         array = np.roll(array, 1, axis=0)
     elif (
         layer.endswith("outputs/box") and len(array) > 4
-    ):  # the background has no box here, and none that is used there
+    ):  # Detectron2 has no box for the background, tensorpack an unused one
         array = np.concatenate([np.zeros_like(array[:4]), array])
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T

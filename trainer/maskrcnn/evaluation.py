@@ -91,7 +91,7 @@ class Evaluation:
             raise self._part
         entries = merged(self._gather(self._part), self._data)
         scores = score(self._data, entries, with_masks=self._detector.config.mode_mask) if self._ranks.is_first else {}
-        # Horovod: rank 0 scores, everybody learns the result.
+        # Horovod: rank 0 scores, all ranks get the result.
         shared = json.loads(self._gather(json.dumps(scores).encode())[0])
         return shared, entries if self._ranks.is_first else []
 

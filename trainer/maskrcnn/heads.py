@@ -93,7 +93,7 @@ def mask_targets(
         edged: masks extend beyond the centres of their outermost pixels; otherwise they are 0 there, as in tensorpack.
     """
     if edged:
-        for axis in (1, 2):  # the outermost pixels once more: beyond their centres `crop` gives 0
+        for axis in (1, 2):  # repeats the outermost pixels: `crop` returns 0 beyond their centres
             edge = [tf.gather(masks, [at], axis=axis) for at in (0, tf.shape(masks)[axis] - 1)]
             masks = tf.concat([edge[0], masks, edge[1]], axis)
         rois += 1

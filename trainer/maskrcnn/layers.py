@@ -137,7 +137,7 @@ class Layers:
         groups = min(groups, channels)
         with tf1.variable_scope(name):
             gamma, beta = self._affine(channels)
-            if x.dtype == tf.float16:  # whose sums of squares would overflow
+            if x.dtype == tf.float16:  # its sums of squares would overflow
                 return tf.cast(group_norm(tf.cast(x, tf.float32), gamma, beta, groups), tf.float16)
             return group_norm(x, gamma, beta, groups)
 
@@ -190,7 +190,7 @@ class Layers:
                 mean, square = sums[:channels], sums[channels:]
                 variance = tf.maximum(square - mean * mean, 0)
                 for average, value in zip(moving, (mean, variance), strict=True):
-                    if self.dtype == tf.float16:  # a step that is left out for an overflow must not be remembered
+                    if self.dtype == tf.float16:  # a step that is skipped for an overflow must not change the averages
                         value = tf.where(tf.math.is_finite(value), value, average)
                     tf1.add_to_collection(
                         tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(average, (1 - MOVING_AVERAGE) * (average - value))

@@ -176,9 +176,9 @@ def make_plan(
         newest = Folder(job_dir / "checkpoints").peek()
         begun = Position.of(newest) if newest else None
     origin_ranks = begun.origin_ranks if begun and begun.images and begun.origin_ranks else ranks
-    if not (job_dir and read_settings(job_dir)):  # one that has begun may go on with fewer
+    if not (job_dir and read_settings(job_dir)):  # a started run may resume with fewer ranks
         check_ranks(config.overlay, ranks)
-    # The other ranks would only find the same, each with a listing of its own.
+    # The other ranks would find the same, each with its own listing.
     left_out = _left_out(sets, validation, config, most_left_out) if mpi_rank() == 0 else ()
     pictures = tuple(training_pictures(sets, config))
     return Plan(

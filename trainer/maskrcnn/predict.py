@@ -52,7 +52,7 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
     Images may have any size and are shown as stored, so boxes are in their pixels.
     """
     targets = _targets(files, out)
-    images = {file: _read(file) for file in targets}  # all are looked at before anything is written
+    images = {file: _read(file) for file in targets}  # all are read before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:

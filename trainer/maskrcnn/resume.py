@@ -37,8 +37,8 @@ class Position:
     """Progress of a run and its number of ranks, as whole numbers that fit one message."""
 
     step: int = 0
-    images: int = 0  # learned from so far; 0: nothing to go on from
-    epoch: int = -1  # and group: the place in the data order; -1: not told, by a checkpoint of version 0.1
+    images: int = 0  # learned from so far; 0: nothing to resume
+    epoch: int = -1  # with group the place in the data order; -1: a checkpoint of version 0.1, which lacks it
     group: int = 0
     ranks: int = 0
     origin_ranks: int = 0  # of the first attempt

@@ -56,7 +56,7 @@ def label_anchors(
     if tied:
         is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)  # ties are all best
         in_crowd &= ~is_best & (best < negative)
-    else:  # an object that no anchor touches ties with all of them there
+    else:  # tensorpack: all anchors tie at 0 for an object that none touches
         is_best = tf.reduce_any(tf.equal(overlap, best_of_object) & is_object, 1) & (best >= negative)
     labels = tf.where((best >= positive) | is_best, 1, tf.where(best < negative, 0, -1))
     labels = tf.where(inside & ~in_crowd, labels, -1)

@@ -32,7 +32,7 @@ from tensorpack.utils import logger  # noqa: E402
 
 for _handler in logger._logger.handlers:
     _handler.setLevel(logging.ERROR)
-# Its report of a failed training cannot be formatted and ends in a traceback; the trainer reports the failure itself.
+# tensorpack's report of a failed training ends in a traceback. The trainer reports the failure itself.
 logger.addFilter(lambda record: not str(record.msg).startswith("Training failed"))
 
 Fed = tuple[np.ndarray, ...]
@@ -228,7 +228,7 @@ class HorovodSteps(SingleCostTrainer):
         """Run at most this many steps. A callback ends them earlier by raising `tensorpack.train.StopTraining`."""
         creator = NewSessionCreator()
         creator.config = session_config(self.ranks.threads, self.ranks.gpu)
-        # It rewrites the graph for a fifth to a third of the start; on CPUs a step of what it gives is no quicker.
+        # The optimizer takes a fifth to a third of the start, and on CPUs its graph is no faster.
         creator.config.graph_options.rewrite_options.disable_meta_optimizer = self.ranks.gpu is None
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 

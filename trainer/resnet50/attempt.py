@@ -24,7 +24,7 @@ from trainer.saving import Saver
 from trainer.stopping import Stop, StopRequest
 from trainer.words import counted
 
-MOST_SKIPS = 40  # overflows in a row; the dynamic scale is then at its least
+MOST_SKIPS = 40  # overflows in a row; by then the dynamic scale is at its minimum
 TRAIN_HEADER = "  Step Epoch   Speed   Loss FinLoss      LR"
 EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 
@@ -40,7 +40,7 @@ class Attempt:
         self.progress = Progress(self.ranks, self.gather)
         self.newest = self._find(plan)
         position = Position.of(self.newest.facts) if self.newest.facts else Position()
-        # All ranks at one position.
+        # All ranks resume from one position.
         told = self.gather(json.dumps(position.numbers()).encode())
         self.plan = continued(plan, Position(*json.loads(told[self.newest.rank])))
         self.config = self.plan.config
@@ -50,7 +50,7 @@ class Attempt:
         self.source = engine.source(self.config, plan.data.classes, self.ranks, self.shards)
         self.saver = None if self.config.eval_only else self._saver()
         self._stopping = Stop.NO
-        self._is_due = False  # a checkpoint by time, as rank 0 has told all
+        self._is_due = False  # a checkpoint by time, as decided by all ranks' requests
         self._skips = 0  # in a row
 
     def _saver(self) -> Saver | None:
@@ -137,7 +137,7 @@ class Attempt:
             with clock.waiting():
                 batch = next(batches)
             current = self.learner.train(batch, self.plan.rate(self.step), self._requests(), self.step)
-            # Read one step late, so that the device has the next step while the host looks at the last one.
+            # Read one step late, so that the device computes the next step while the host handles the last one.
             if pending is not None:
                 self._look(pending)
             pending = current
@@ -155,7 +155,7 @@ class Attempt:
         if pending is not None:
             self._look(pending)
         self._save_last()
-        beat.enter(Phase.SAVE)  # nothing after this is a step: an evaluation goes back to it
+        beat.enter(Phase.SAVE)  # no step follows; an evaluation returns to this phase
         if self.step < self.plan.steps:
             if self._stopping is Stop.ASKED:
                 self.progress.say(f"Asked to stop: {self._saved_text()}")
@@ -261,7 +261,7 @@ class Attempt:
         """Evaluate every validation image once over all ranks. Rank 0 prints and records the means over all images."""
         data, reader = self.source.validation()
         sums = [*self.learner.scores(data).tolist(), reader.left_out]
-        # Sums, so that every image counts once however the ranks share them.
+        # Sums, so that every image counts once, however the images are divided among the ranks.
         told = [json.loads(own) for own in self.gather(json.dumps(sums).encode())]
         count, top1, top5, loss, left_out = map(sum, zip(*told, strict=True))
         if count + left_out != len(reader) or not count:

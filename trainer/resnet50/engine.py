@@ -12,7 +12,7 @@ from trainer.resnet50.reader import Reader
 from trainer.resnet50.shards import Shards
 
 Requests = tuple[float, float, float]
-Batch = Any  # what a source gives to its learner
+Batch = Any  # type that a source yields to its learner
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class StepResult:
     loss: float  # mean over the global batch
     accuracy: float  # top-1 on the global batch
     asked: float  # share of the ranks that were asked to stop
-    terminated: float  # share of the ranks that SIGTERM came to
-    due: float  # share of the ranks that ask for a checkpoint
-    skipped: float  # 1: gradients overflowed, nothing was changed
+    terminated: float  # share of the ranks that received SIGTERM
+    due: float  # share of the ranks that request a checkpoint
+    skipped: float  # 1: gradients overflowed and the update was skipped
     own_loss: float  # this rank's
     compute_s: float  # this rank's forward and backward
-    reduce_s: float  # from its last gradient to the last one reduced: what the network did not hide
+    reduce_s: float  # from its last gradient until all are reduced
 
 
 class Learner(Protocol):
@@ -85,12 +85,12 @@ class Engine:
     """Everything that an attempt needs from a framework."""
 
     version: str  # of the framework, for the log: "TF2.18.1"
-    exchange: str  # what the ranks exchange gradients by: "Horovod"
+    exchange: str  # library that reduces the gradients: "Horovod"
     ranks: Ranks
     gather: GatherBytes
-    learner: Callable[[Any, int], Learner]  # of its `Run` and a number of classes
-    source: Callable[[Any, int, Ranks, Shards], Source]  # of the same and what it reads
-    begin: Callable[[Any, Any], str] | None = None  # puts the weights of a file into the learner, where one is named
+    learner: Callable[[Any, int], Learner]  # arguments: its `Run`, number of classes
+    source: Callable[[Any, int, Ranks, Shards], Source]  # arguments: the same, ranks, shards
+    begin: Callable[[Any, Any], str] | None = None  # loads a weights file into the learner
 
 
 def moving_average_decay(decay: float, step: int) -> float:

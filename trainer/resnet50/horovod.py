@@ -13,7 +13,7 @@ from trainer.resnet50.step import Learner
 
 def engine(ranks: Ranks) -> Engine:
     """Build the engine. Call it after Horovod has started."""
-    if ranks.gpu is None:  # it rewrites the graph for a twentieth of the start; on CPUs a step of that is no quicker
+    if ranks.gpu is None:  # it takes a twentieth of the start, and on CPUs a step is no faster
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     return Engine(f"TF{tf.__version__}", "Horovod", ranks, Gather(ranks.threads), Learner, Source, begin)
 

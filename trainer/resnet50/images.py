@@ -13,7 +13,7 @@ from trainer import order
 from trainer.resnet50.reader import InputError, Reader
 
 EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
-STRETCHED = 0.8  # of both sides, seen by the reference's evaluation
+STRETCHED = 0.8  # share of both sides in the reference's evaluation
 SMEARED = 2  # pixels at a window's edge whose colours libjpeg cannot take from both sides
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -29,7 +29,7 @@ def unwrapped() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as e:
-        # An assertion shows its text in brackets.
+        # TensorFlow puts an assertion's text in brackets.
         text = re.search(rf"(\[?){InputError.__name__}: ([^\n]*)", str(e))
         if text:
             raise InputError(text[2].removesuffix("]") if text[1] else text[2]) from e

@@ -120,7 +120,7 @@ class ResNet:
             statistics: in training a list that receives each layer's batch mean and variance, in the order of `norms`.
         """
         x = tf.nn.relu(self.stem_norm(self.stem(images), statistics))
-        if self.variant.pads_alike:  # nothing is below 0 here
+        if self.variant.pads_alike:  # after ReLU no value is below 0, so padding with 0 is safe
             x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
         else:
             x = tf.nn.max_pool2d(x, 3, 2, "SAME")

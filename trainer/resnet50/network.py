@@ -12,7 +12,7 @@ BLOCKS = {
     "resnet152": (3, 8, 36, 3),
 }
 BOTTLENECK = {"resnet18": False, "resnet34": False, "resnet50": True, "resnet101": True, "resnet152": True}
-CUT_DEVIATION = 0.8796256610342398  # of a normal cut at two deviations
+CUT_DEVIATION = 0.8796256610342398  # standard deviation of a normal distribution cut at two deviations
 BN_EPSILON = 1e-4  # the reference's
 BN_DECAY = 0.9  # the reference's
 MEAN = (121.0, 115.0, 100.0)  # red, green, blue; the reference's
@@ -34,7 +34,7 @@ class Variant:
     """Differences between implementations of ResNets with the same blocks."""
 
     epsilon: float = BN_EPSILON  # of batch normalisation
-    pads_alike: bool = False  # left as right where the stride is 2, not less than right as TensorFlow's SAME
+    pads_alike: bool = False  # equal padding on both sides at stride 2; TensorFlow's SAME pads less left
     strides_first: bool = False  # of a bottleneck, in its first 1x1 as in the paper (v1); else in its 3x3 (v1.5)
     pixels: Pixels = Pixels()
 
@@ -76,7 +76,7 @@ class BlockPlan:
     """Plan of a block: two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
     convolutions: tuple[Convolution, ...]
-    shortcut: Convolution | None  # what the input goes through
+    shortcut: Convolution | None  # applied to the input before the sum; None: identity
 
     @property
     def all(self) -> tuple[Convolution, ...]:

@@ -39,13 +39,13 @@ class Plan:
     ranks: int
     data: Data
     origin: Origin
-    schedule: Schedule  # of the whole job, in steps of the batch it began with
+    schedule: Schedule  # of the whole job, in steps of its first attempt's batch
     eval_every_steps: int | None  # in such steps, too
     steps: int
     first_step: int = 0  # where this attempt begins
-    first_image: int = 0  # images that the attempts before it have trained on
-    change: str = ""  # what is other than when the job began, in one line
-    begins_anew: bool = False  # where checkpoints exist and none can be read
+    first_image: int = 0  # images that earlier attempts have trained on
+    change: str = ""  # difference from the job's first attempt, in one line
+    begins_anew: bool = False  # allowed to start from scratch despite unreadable checkpoints
 
     @property
     def global_batch(self) -> int:

@@ -29,7 +29,7 @@ class Reader:
         self._index, self._skip = index, skip_damaged
         self._files: dict[int, int] = {}
         self._damaged: set[int] = set()
-        self._judged = np.zeros(len(index), bool)  # whose image has been looked at
+        self._judged = np.zeros(len(index), bool)  # records whose image has been checked
 
     def __len__(self) -> int:
         return len(self._index)

@@ -34,12 +34,12 @@ class Shards:
                 cache.fill(folder, index.paths)
             paths = tuple(folder / path.name for path in index.paths)
             self._indices[split] = dataclasses.replace(index, paths=paths)
-        self._gather(b"copied")  # whole before any rank reads them
+        self._gather(b"copied")  # all copies are complete before any rank reads them
 
     @beat.during(Phase.SAVE)
     def remove_copies(self) -> None:
         """Delete the copies to free their memory. All ranks must call it."""
-        self._gather(b"read")  # nobody reads any more
+        self._gather(b"read")  # no rank reads them any more
         for index in self._indices.values():
             if index is not None and self._ranks.local_rank == 0:
                 cache.remove(index.paths[0].parent)

@@ -97,7 +97,7 @@ class Learner:
 
     def broadcast(self, rank: int = 0) -> None:
         """Copy the state of `rank` to all ranks."""
-        # Horovod: the one broadcast, at start and resume. In place it is one operation, which no graph is made for.
+        # Horovod: the one broadcast, at start and resume. `inplace` is one operation and builds no graph.
         hvd.broadcast_variables(list(self.state().values()), root_rank=rank, inplace=True)
 
     def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> tf.Tensor:
@@ -154,7 +154,7 @@ class Learner:
         if parts == 1:
             return self._one_part(images, labels, seeds)
         split = [tf.reshape(t, [parts, -1, *t.shape[1:]]) for t in (images, labels, seeds)]
-        # One after the other, in one graph for all but the last, whose gradients can be reduced as they come.
+        # One after the other. All parts but the last share one loop, so the last's gradients can be reduced at once.
         sums = tf.while_loop(
             lambda i, *_: i < parts - 1,
             lambda i, *sums: (i + 1, *_added(sums, self._one_part(*(t[i] for t in split)))),

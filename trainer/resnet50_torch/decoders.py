@@ -17,7 +17,8 @@ from trainer.errors import TrainerError
 from trainer.resnet50_torch import decoding
 from trainer.resnet50_torch.decoding import Memory, Pixels, Task
 
-_THE_RANKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # come to all of a rank's group; it alone answers them
+# Sent to a rank's whole process group. Only the rank itself handles them.
+_THE_RANKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TASKS = 2  # of a batch for each process, so that none waits long for the last
 
 
@@ -133,7 +134,7 @@ def _signals_held() -> Iterator[None]:
     """Block the rank's signals meanwhile, so that a process started inside never receives them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _THE_RANKS)
     try:
-        resource_tracker.ensure_running()  # which unblocks some of them where it has to be started
+        resource_tracker.ensure_running()  # starting it unblocks some of these signals
         signal.pthread_sigmask(signal.SIG_BLOCK, _THE_RANKS)
         yield
     finally:

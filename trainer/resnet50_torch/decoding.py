@@ -22,7 +22,7 @@ from trainer.resnet50.reader import InputError
 from trainer.resnet50_torch import draws
 
 Pixels = Callable[[bytes, int], NDArray[np.uint8]]  # of a JPEG, [S, S, 3] of this size
-_KEPT = 8  # batches whose memory a process has at hand: training and an evaluation have four each under way
+_KEPT = 8  # mapped batches per process: training and evaluation use four each
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Memory:
     """Address of a batch in shared memory, for another process."""
 
     path: str
-    identity: int  # its inode: a path may be another memory's later
+    identity: int  # its inode: the path may be reused for other memory
     size: int  # bytes
 
 
@@ -40,7 +40,7 @@ class Task:
 
     memory: Memory
     first: int  # its number in the batch
-    records: Sequence[tuple[int, int]]  # where each begins, and its bytes
+    records: Sequence[tuple[int, int]]  # offset and length of each
     pixels: Sequence[Pixels]
     mirrored: Sequence[bool]
     side: int  # of the square

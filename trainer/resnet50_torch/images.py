@@ -38,7 +38,7 @@ class Share:
     batch: int  # images per rank and step
     size: int  # pixels of the square
     classes: int
-    is_pinned: bool  # in memory that a GPU reads by itself
+    is_pinned: bool  # in pinned memory, which a GPU reads directly
 
 
 def training(
@@ -102,7 +102,7 @@ class Loading:
 
 def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share, decoders: Decoders) -> Iterator[Batch]:
     """Yield the batches in order. Some are read and decoded ahead of the consumer."""
-    reading = ThreadPoolExecutor(1, "read")  # records are read one after the other: a disk likes that
+    reading = ThreadPoolExecutor(1, "read")  # one thread: disks are faster with sequential reads
     collecting = ThreadPoolExecutor(1, "collect")
     arenas: list[Arena] = []  # that are free
 

@@ -25,7 +25,7 @@ class LossScale:
 
     def __init__(self, fixed: float | None) -> None:
         self._is_dynamic = fixed is None
-        self.state = torch.tensor([FIRST_SCALE if fixed is None else fixed, 0.0])  # and good steps in a row
+        self.state = torch.tensor([FIRST_SCALE if fixed is None else fixed, 0.0])  # scale, and finite steps in a row
 
     @property
     def value(self) -> float:

@@ -32,7 +32,7 @@ class World:
 
     ranks: Ranks
     device: torch.device
-    group: Any = None  # reduces where the device is; None where there is one rank
+    group: Any = None  # process group that reduces on the device; None for a single rank
     backend: str = ""  # of the group
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -80,7 +80,7 @@ def _meet(place: Place) -> None:
             "a job (inv train.resnet50-torch), by torchrun, or with mpirun -x MASTER_ADDR=… -x MASTER_PORT=…"
         )
     if card := card_towards(os.environ["MASTER_ADDR"]):
-        os.environ.setdefault(_CARD, card)  # else it goes by what the host's name resolves to
+        os.environ.setdefault(_CARD, card)  # otherwise gloo uses the address that the host's name resolves to
     try:
         distributed.init_process_group(GLOO, init_method="env://", rank=place.rank, world_size=place.size)
     except (RuntimeError, ValueError) as e:

@@ -33,7 +33,7 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 class Pending:
     """Step whose numbers may still be computed on the device."""
 
-    shared: Tensor  # [5]: loss, top-1, what the ranks ask for; means over them
+    shared: Tensor  # [5]: loss, top-1 and requests, means over the ranks
     own_loss: Tensor
     skipped: bool
     moments: Moments  # began, computed, done
@@ -139,7 +139,7 @@ class Learner:
             with self._network.no_sync() if self.world.group is not None else contextlib.nullcontext():
                 self._forward(part, shared).backward()
         loss = self._forward(last, shared)
-        shared.begin(len(parts) + 1)  # travels while gradients are computed
+        shared.begin(len(parts) + 1)  # reduced while gradients are computed
         loss.backward()
         if "computed" not in moments:
             moments.note("computed")
