@@ -38,9 +38,9 @@ class Folder:
 
     path: Path
     _whole: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    """Checkpoints that proved to be whole: step to size and time of change of the file of arrays."""
+    """Verified checkpoints: step to size and modification time of the arrays' file."""
     damage: list[str] = field(default_factory=list, compare=False, repr=False)
-    """Why each checkpoint that `newest` met cannot be read, one sentence each; empty where it found a whole one."""
+    """Errors of the checkpoints that `newest` could not read, one sentence each. Empty if it found an intact one."""
 
     def arrays_file(self, step: int) -> Path:
         """Return the path of this step's arrays."""

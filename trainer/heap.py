@@ -9,7 +9,7 @@ import gc
 
 USUAL = gc.get_threshold()
 STARTING = 100_000
-"""Objects between two searches while a program starts; what a step makes and drops does not come to as many."""
+"""New objects between two collections while a program starts. A step does not make as many."""
 
 
 def spare_start() -> None:

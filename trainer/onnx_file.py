@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trainer.partial import written_whole
 
 IR_OF_OPSET = {13: 7, 16: 8}
-"""Versions of the format that came with versions of the operations; old ones, for whatever reads the file."""
+"""File format version for each operation set version. They are old, so that many programs can read the file."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FILLER = -1
-"""Stands where an epoch has no image left; it is fed with weight 0."""
+"""Placeholder where an epoch has no image left. Its weight is 0."""
 
 
 @functools.lru_cache(maxsize=2)  # a batch touches at most two epochs, unless the data is smaller than the batch

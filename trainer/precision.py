@@ -1,7 +1,7 @@
 """Loss scale for training in float16, which keeps small gradients from becoming zero. No TensorFlow."""
 
 DYNAMIC = "dynamic"
-"""A loss scale that follows the gradients: halved by an overflow, doubled after `GROWS_AFTER` steps without one."""
+"""Loss scale that follows the gradients: halved by an overflow, doubled after `GROWS_AFTER` steps without one."""
 FIRST_SCALE = 2.0**15
 GROWS_AFTER = 2000
 LARGEST_SCALE = 2.0**24

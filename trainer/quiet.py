@@ -11,7 +11,7 @@ NOTICES = (
     "WARNING: All log messages before absl::InitializeLog() is called",
     "MLIR V1 optimization pass is not enabled",
 )
-"""Parts of lines that TensorFlow prints once per process, whatever TF_CPP_MIN_LOG_LEVEL says."""
+"""Parts of lines that TensorFlow prints once per process, whatever TF_CPP_MIN_LOG_LEVEL is."""
 _done: list[int] = []
 
 

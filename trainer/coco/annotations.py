@@ -14,7 +14,7 @@ from trainer.errors import ConfigError
 
 MASK, AREA, POLYGON_LOST = "object without a mask", "box without area", "object that loses some of its polygons"
 IMAGE, CATEGORY = "annotation of an unknown image", "annotation of an unknown category"
-"""Oddities that leave an object out, or a part of it."""
+"""Oddities for which an object, or a part of it, is left out."""
 
 Segmentation = list[list[float]] | dict[str, Any]
 """Polygons as x y x y ... in pixels, or a run-length code with `size` and `counts`."""
@@ -60,13 +60,13 @@ class CocoSet:
     """COCO's id of class 1, 2, ..."""
     class_names: tuple[str, ...]
     odd: Counter[str] = field(default_factory=Counter)
-    """How often each kind of oddity was met: box outside the image, box without area, unusable polygon."""
+    """Number of oddities of each kind: box outside the image, box without area, unusable polygon."""
     odd_images: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """The images that have each kind of oddity."""
     annotated: int = 0
-    """Annotations in the file, those that are left out among them."""
+    """Annotations in the file, including those that are left out."""
     damaged: tuple[str, ...] = ()
-    """One sentence for each annotation whose values make no sense; it is in no picture."""
+    """One sentence for each annotation with impossible values, which is in no picture."""
 
     @cached_property
     def raw(self) -> dict[str, Any]:

@@ -28,10 +28,10 @@ from trainer.words import counted
 SITE = "http://images.cocodataset.org"
 BLOCK = 1 << 20
 WEIGHTS = "http://models.tensorpack.com/FasterRCNN/ImageNet-R50-AlignPadding.npz"
-"""A ResNet-50 trained on ImageNet, as the reference starts from. Nobody publishes its checksum."""
+"""ResNet-50 trained on ImageNet, from which the reference starts. Its checksum is not published."""
 WEIGHTS_FOLDER = "pretrained-models"
 KERNEL = (7, 7, 3, 64)
-"""Of a ResNet's first convolution."""
+"""Shape of the kernel of a ResNet's first convolution."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Archive:
     """Zip archive of the official COCO site."""
 
     name: str
-    """Its address under the site."""
+    """Its path under the site's address."""
     folder: str
-    """What it unpacks to."""
+    """Folder that it unpacks to."""
 
     @property
     def file(self) -> str:

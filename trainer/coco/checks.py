@@ -15,7 +15,7 @@ import numpy as np
 from trainer import jpeg
 
 LONGEST_OUTLINE_PX = 2_000_000
-"""pycocotools takes memory for five points per pixel of an outline, before any is clipped."""
+"""pycocotools allocates memory for five points per pixel of an outline, before clipping."""
 
 
 class Damaged(ValueError):

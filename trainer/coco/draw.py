@@ -10,7 +10,7 @@ from trainer.coco import masks
 
 SHAPES = ("circle", "square", "triangle")
 MIN_VISIBLE_PX = 40
-"""An object of which less can be seen is not annotated."""
+"""Objects with fewer visible pixels are not annotated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Drawn:
     outline: NDArray[np.float32]
     """[N, 2], x y of the corners in pixels, whole shape."""
     mask: NDArray[np.uint8]
-    """[height, width], 1 where it can be seen."""
+    """[height, width], 1 where it is visible."""
     is_hidden: bool
-    """Whether another object covers part of it."""
+    """True if another object covers part of it."""
     is_crowd: bool
 
 

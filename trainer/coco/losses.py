@@ -12,7 +12,7 @@ from trainer.words import counted
 MOST_LEFT_OUT = 0.01
 """Share of a set's objects that may be left out, unless the operator gives another."""
 LEAST_FIT = 0.5
-"""Intersection over union of an annotated box and the box around its polygons; less is another box."""
+"""Minimum intersection over union of an annotated box and the box around its polygons. Below it they are two boxes."""
 REASONS = {
     MASK: "have no mask",
     AREA: "have a box without area",

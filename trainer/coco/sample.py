@@ -18,7 +18,7 @@ from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 CROWD_EVERY, EMPTY_EVERY = 8, 10
-"""Every 8th picture has a crowd region, every 10th shows nothing."""
+"""Every 8th picture has a crowd region, every 10th has no object."""
 
 
 def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int = 4) -> None:

@@ -11,9 +11,9 @@ from trainer.maskrcnn.rules import need
 
 Arrays = dict[str, NDArray[np.generic]]
 CLASSIFIER_EPSILON = 1e-4
-"""Of the classifier's batch norms; the difference to the detector's goes into the variance."""
+"""Epsilon of the classifier's batch norms. Its difference to the detector's is added to the variance."""
 PIXEL_MEAN, PIXEL_STD = (121.0, 115.0, 100.0), (70.0, 68.0, 71.0)
-"""What the classifier subtracts from and divides red, green and blue by."""
+"""Normalisation of red, green and blue in the classifier: mean and divisor."""
 PARTS = {
     "kernel": "W",
     "gamma": "bn/gamma",

@@ -12,7 +12,7 @@ class Detections:
     """Objects detected on one image, best first."""
 
     boxes: NDArray[np.float32]
-    """[K, 4], x1 y1 x2 y2 in pixels of the image as it came."""
+    """[K, 4], x1 y1 x2 y2 in pixels of the original image."""
     scores: NDArray[np.float32]
     """[K]"""
     labels: NDArray[np.int32]

@@ -54,9 +54,9 @@ SETTLED = {
 }
 
 ALONE = {"REFERENCE": str, "OVERLAY": tuple[str, ...], "MODE_MASK": bool, "MODE_FPN": bool}
-"""Keys of no group, and their types."""
+"""Keys without a group, and their types."""
 C4_LIMITS = {"RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK": 12000, "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK": 6000}
-"""What MODE_FPN=False stands for, too: its one level has the anchors of five."""
+"""Settings that MODE_FPN=False implies, too: its one level has the anchors of five."""
 GROUPS = tuple(f.name for f in fields(Config) if f.name.upper() not in ALONE)
 
 

@@ -15,7 +15,7 @@ from trainer.maskrcnn.examples import Example, collate, training_example
 from trainer.order import BEGINNING, FILLER, Place, epoch_order
 
 AHEAD = 4
-"""Batches in preparation while one is learned from."""
+"""Batches that are prepared ahead of the training."""
 
 
 def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:

@@ -20,7 +20,7 @@ class LossScale:
             self._variable = tf1.get_variable("value", [], tf.float32, first, trainable=False)
             self._good = tf1.get_variable("good_steps", [], tf.int32, tf1.zeros_initializer(), trainable=False)
         self.value = tf.identity(self._variable)
-        """What it is in this step."""
+        """Loss scale of this step."""
 
     def guarded(self, gradients: Sequence[tf.Tensor], apply: Callable[[], tf.Operation]) -> tf.Operation:
         """Run `apply` unless a gradient is infinite or NaN. Then update the loss scale."""

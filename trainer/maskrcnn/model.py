@@ -12,8 +12,8 @@ from trainer.maskrcnn.rpn import Drawn, anchors_of, draw_anchors, proposals, rpn
 from trainer.maskrcnn.sampling import sample_proposals
 
 REGION_STEP = {"GPU": 16, "CPU": 4}
-"""The mask head runs on a multiple of so many regions. cuDNN prepares each new shape, so there are few; for oneDNN a
-new shape costs next to nothing, and padding as much as regions do."""
+"""The mask head runs on a multiple of this many regions. cuDNN prepares each new shape, so there should be few. For
+oneDNN a new shape costs next to nothing, but a padding region as much as a real one."""
 
 
 def make_layers(config: Config, *, training: bool, ranks: int = 1, device: str = "GPU") -> Layers:

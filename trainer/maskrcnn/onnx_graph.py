@@ -24,7 +24,7 @@ from trainer.maskrcnn.shapes import Shape, padded, resized
 from trainer.maskrcnn.weights import BOX_CELLS
 
 OPSET = 16
-"""The first whose RoiAlign counts from the middles of pixels."""
+"""First version whose RoiAlign has coordinates from the middles of pixels."""
 
 
 def write(path: Path, config: Config, arrays: Mapping[str, NDArray[Any]], size: Shape) -> None:

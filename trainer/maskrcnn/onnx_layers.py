@@ -17,7 +17,7 @@ from trainer.onnx_file import Graph
 
 GROUPS = 32
 MASK_CELLS = 14
-"""A side of what the mask head sees; its masks have twice as many."""
+"""Side of the mask head's input, in cells. Its masks have twice as many."""
 
 
 @dataclass(frozen=True, kw_only=True)

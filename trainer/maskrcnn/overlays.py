@@ -17,7 +17,7 @@ STARTED_FROM: Mapping[str, Any] = {
     "BACKBONE.NORM": "FreezeBN",
     "PREPROC.PREDEFINED_PADDING": True,
 }
-"""What every overlay lies on."""
+"""Settings under every overlay."""
 FOUR = {"TRAIN.BATCH_SIZE_PER_GPU": 4}
 OVERLAYS: Mapping[str, Mapping[str, Any]] = {
     "8x4": FOUR,

@@ -13,7 +13,7 @@ from trainer.maskrcnn.detections import Detections
 
 Image = NDArray[np.uint8]
 BLEND = 0.45
-"""How much of a mask's colour covers the picture."""
+"""Share of a mask's colour in the mixed pixel."""
 
 
 def draw_detections(image: Image, found: Detections, names: Sequence[str]) -> Image:

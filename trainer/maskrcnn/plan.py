@@ -24,7 +24,7 @@ from trainer.sharing import Origin, change_text, share
 from trainer.words import counted
 
 REFERENCE_BATCH = 8
-"""Images per step that BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE are given for."""
+"""Images per step to which BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE refer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,28 +32,28 @@ class Plan:
     """Checked plan of a run."""
 
     config: Config
-    """Complete: categories filled in."""
+    """Complete configuration, with the categories."""
     job_dir: Path | None
     load: Path | None
-    """COCO-trained weights to start from, chosen knowingly."""
+    """COCO-trained weights to start from, given by --load."""
     pictures: tuple[Picture, ...]
-    """To learn from."""
+    """Training pictures."""
     validation: CocoSet
     ranks: int
     origin_ranks: int
-    """Of the job's first attempt: its images per step are kept where this attempt's ranks can share them."""
+    """Ranks of the job's first attempt. Its images per step stay if this attempt's ranks can share them equally."""
     schedule: Schedule
-    """Of the whole job, in steps of the images it began with."""
+    """Schedule of the whole job, in steps of its first attempt's images."""
     first_step: int = 0
-    """Where this attempt begins."""
+    """First step of this attempt."""
     first: Place = BEGINNING
-    """Where it begins in the data order."""
+    """Its first place in the data order."""
     before: int = 0
-    """Ranks of the attempt before this one."""
+    """Ranks of the previous attempt."""
     left_out: tuple[str, ...] = ()
-    """What is not learned from or not evaluated on, and why, one sentence for each rule and set."""
+    """Objects left out of training or evaluation, and why: one sentence for each rule and set."""
     begins_anew: bool = False
-    """Where checkpoints exist and none can be read."""
+    """Allowed to start from scratch despite unreadable checkpoints."""
 
     @property
     def parts(self) -> int:

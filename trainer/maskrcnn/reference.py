@@ -16,9 +16,9 @@ TENSORPACK: dict[str, Any] = {
     "PREPROC.PREDEFINED_PADDING": False,
     "TRAIN.BATCH_SIZE_PER_GPU": 1,
 }
-"""What REFERENCE=tensorpack stands for; another value beside it is refused."""
+"""Settings that REFERENCE=tensorpack implies. Other values beside it are refused."""
 NONE_DROPPED = -1.0
-"""RPN.MIN_SIZE as tensorpack means 0."""
+"""RPN.MIN_SIZE that drops no proposal, the meaning of 0 in tensorpack."""
 
 
 def implied(reference: str) -> dict[str, Any]:

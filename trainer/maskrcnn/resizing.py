@@ -10,9 +10,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 ONE = 2048
-"""A weight of 1."""
+"""Integer that represents a weight of 1."""
 CUT_ACROSS, CUT_DOWN, LEFT = 1 << 4, 1 << 16, 1 << 2
-"""What sums along a row are divided by, then each row's share, then the sum of both rows; the last is rounded."""
+"""Divisors of the sums along a row, of each row's share, and of the sum of both rows. Only the last is rounded."""
 
 
 def taps(length: int, wanted: int, *, is_across: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

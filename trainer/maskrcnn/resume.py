@@ -29,7 +29,7 @@ MAY_CHANGE = (
     "TRAIN.FP16_ALLREDUCE",
     "MRCNN.ACCURATE_PASTE",
 )
-"""Keys that a continued run may set anew: they do not change what the weights mean or where the data stands."""
+"""Keys that a resumed run may change: they affect neither the weights' meaning nor the position in the data."""
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ class HorovodSteps(SingleCostTrainer):
     """tensorpack trainer with gradients averaged over the ranks, weight decay, clipping, and a report per step."""
 
     AGGREGATION_METHOD = tf.AggregationMethod.EXPERIMENTAL_TREE
-    """In pairs: a sum of three begins with whichever of them is free to be overwritten when it comes, so that the same
-    step on the same core is not the same to the last bit, and draws differ after it."""
+    """Adds in pairs. A sum of three would begin with whichever tensor may be overwritten first. The same step would
+    then differ in the last bit, and later draws would differ."""
 
     def __init__(
         self, model: MaskRcnn, ranks: Ranks, start: Callable[["HorovodSteps"], None], root: int = 0, *, parts: int = 1

@@ -24,11 +24,11 @@ BACKBONE = ("conv0/", "group0/", "group1/", "group2/", "group3/")
 RPN_BIAS = "rpn/box/b"
 HEADS = ("rpn/", "fastrcnn/", "maskrcnn/", "cascade_rcnn_stage", "fpn/")
 PARTS = ("/W", "/b", "/gamma", "/beta", "/EMA")
-"""What a layer has; all else in a file is of an optimizer or a counter."""
+"""Ends of the names of a layer's arrays. Others in a file are an optimizer's or a counter's."""
 BOX_CELLS = 7
 """The first dense layer of a box head sees 7 x 7 cells."""
 GN_HEAD_ORDER = "dlami/gn_head_order"
-"""In an npz of ours: the order that its group-norm heads were trained with, as UTF-8."""
+"""Name in our own npz files: the order in which the group-norm heads were trained, as UTF-8."""
 
 
 def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:

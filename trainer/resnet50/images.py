@@ -41,7 +41,7 @@ def unwrapped() -> Iterator[None]:
 
 
 as_written = tf.autograph.experimental.do_not_convert
-"""For what has no `if` or loop over tensors: looking for them takes a twentieth of a training's start."""
+"""Decorator for functions without `if` or loop over tensors. Converting them takes a twentieth of the start."""
 
 
 def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
