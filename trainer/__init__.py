@@ -1,5 +1,6 @@
-"""Trainers that run as MPI ranks: the code that ResNet and Mask R-CNN share. It handles ranks, flags and files, no
-hosts.
+"""Trainers that run as MPI ranks: the code that ResNet and Mask R-CNN share.
+
+It handles ranks, flags and files, no hosts.
 """
 
 import os

@@ -237,8 +237,9 @@ class Folder:
         self.arrays_file(step).unlink(missing_ok=True)
 
     def _newest_first(self) -> list[int]:
-        """Return the steps, newest first: by attempt, then by step. Steps with unreadable facts count as the last
-        attempt's.
+        """Return the steps, newest first: by attempt, then by step.
+
+        Steps with unreadable facts count as the last attempt's.
         """
         attempts = self._attempts()
         last = max(attempts.values(), default=0)
@@ -263,8 +264,9 @@ class Folder:
         self._whole[step] = self._marks(step)
 
     def _is_whole(self, step: int) -> bool:
-        """Return True if this step's checkpoint is intact. Reads its files only if they changed since they were last
-        verified.
+        """Return True if this step's checkpoint is intact.
+
+        Reads its files only if they changed since they were last verified.
         """
         try:
             if self._whole.get(step) != self._marks(step):

@@ -85,8 +85,9 @@ def remove_orphans(folder: Path) -> None:
 
 
 class CopySaver(Saver):
-    """Writer of the second copy. A failure does not end the training: it is reported once, and no more copies are
-    written.
+    """Writer of the second copy.
+
+    A failure does not end the training: it is reported once, and no more copies are written.
     """
 
     def __init__(self, path: Path, *, found: Facts | None) -> None:
@@ -100,8 +101,9 @@ class CopySaver(Saver):
             self._end(f"{path}: {e.strerror or e}")
 
     def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
-        """Save a copy in the background, as `Saver.save` does. Skips this one while the previous copy is still being
-        written.
+        """Save a copy in the background, as `Saver.save` does.
+
+        Skips this one while the previous copy is still being written.
         """
         self.look()
         if not self._has_ended and self._thread is None:

@@ -99,8 +99,9 @@ class Split:
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes by the shard's name, as far as a manifest says
 
     def index(self, skip_damaged: bool = False, *, keeps: bool = False) -> records.Index:
-        """Return the index of all examples. Reads the record headers, not the images, unless an earlier run saved the
-        index.
+        """Return the index of all examples.
+
+        Reads the record headers, not the images, unless an earlier run saved the index.
 
         Args:
             keeps: save the index beside the shards for the next run.

@@ -1,5 +1,6 @@
-"""Strict JPEG decoder. Every warning of libjpeg-turbo is an error: damaged or truncated files are refused, not filled
-in.
+"""Strict JPEG decoder.
+
+Every warning of libjpeg-turbo is an error: damaged or truncated files are refused, not filled in.
 """
 
 import re
@@ -103,8 +104,9 @@ def check(data: bytes, header: Header) -> None:
 
 
 def decode(data: bytes, header: Header) -> np.ndarray:
-    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order. Ignores a rotation in its
-    metadata.
+    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order.
+
+    Ignores a rotation in its metadata.
 
     Raises:
         Unusable: truncated, or something in it is damaged so that libjpeg-turbo warns.

@@ -117,8 +117,9 @@ def draw(ax: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write(folder: Path) -> list[dict[str, Any]]:
-    """Write `results.csv`, `results.json` and, if a speed was measured, `results.png` beside the state. Returns the
-    rows.
+    """Write `results.csv`, `results.json` and, if a speed was measured, `results.png` beside the state.
+
+    Returns the rows.
 
     Raises:
         TrainerError: the state cannot be read, or the results cannot be written.

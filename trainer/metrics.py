@@ -126,8 +126,9 @@ class _Events:
 
     @classmethod
     def begun(cls, folder: Path, resume_step: int) -> "_Events | None":
-        """Open the TensorBoard events from this step on. Returns None where TensorBoard is not installed, as beside
-        PyTorch.
+        """Open the TensorBoard events from this step on.
+
+        Returns None where TensorBoard is not installed, as beside PyTorch.
         """
         try:
             events = cls(folder)

@@ -1,5 +1,6 @@
-"""Safe reader of npz files from any source. A file is read completely or refused by name. Nothing in it is ever
-executed.
+"""Safe reader of npz files from any source.
+
+A file is read completely or refused by name. Nothing in it is ever executed.
 """
 
 import tokenize

@@ -16,8 +16,9 @@ JPEG_IN_TIFF = ("jpeg", "tiff_jpeg")  # as Pillow calls it
 
 
 def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
-    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order. Also returns its kind: `png`,
-    `cmyk`, ….
+    """Decode the image as stored, [height, width, 3] uint8 in OpenCV's channel order.
+
+    Also returns its kind: `png`, `cmyk`, ….
 
     Args:
         header: that of a JPEG, if it is one.

@@ -1,5 +1,6 @@
-"""Safe reader of named arrays from a pickle, the format of Detectron2's model zoo. Nothing in the file is ever
-executed.
+"""Safe reader of named arrays from a pickle, the format of Detectron2's model zoo.
+
+Nothing in the file is ever executed.
 
 A pickle names functions to call. This reader accepts only the names that NumPy writes for an array, and replaces them
 by stand-ins. These record their arguments, from whose bytes plain arrays of numbers are made.

@@ -33,8 +33,7 @@ def quiet(threads: int) -> None:
 
 
 def aside(threads: int) -> Any:
-    """Return a ConfigProto for a session beside the training's, which leaves the training all the threads it
-    configured.
+    """Return a ConfigProto for a session beside the training's, to which it leaves all its threads.
 
     TensorFlow has one pool of threads that execute operations, shared by all sessions of a process. The first session
     configures its size. The pool that starts operations is a second one, and this session brings its own.

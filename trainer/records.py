@@ -187,8 +187,9 @@ def _readable_spans(path: Path, bytes_expected: int | None) -> list[tuple[int, i
 
 
 def scan(paths: Iterable[Path], skip_damaged: bool = False, sizes: Mapping[str, int] | None = None) -> Index:
-    """Return the index of these shards. With `skip_damaged` rank 0 warns on stderr about each damaged shard and skips
-    it.
+    """Return the index of these shards.
+
+    With `skip_damaged` rank 0 warns on stderr about each damaged shard and skips it.
 
     Args:
         sizes: bytes that shards of these names must have. Nothing else detects a shard cut off between two records.

@@ -89,8 +89,9 @@ class Saver:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Context whose checkpoint is written to disk on exit. Waits on entry for the previous one, so that none is
-        skipped.
+        """Context whose checkpoint is written to disk on exit.
+
+        Waits on entry for the previous one, so that none is skipped.
 
         Raises:
             TrainerError: this checkpoint, or the previous one, could not be written.

@@ -50,8 +50,9 @@ class Schedule:
         return DECAYS[self.mode](self, done if self.mode == "poly_cycle" else min(done, 1.0))
 
     def _stepped(self, step: float) -> float:
-        """Return the piecewise constant rate of the raw step. A boundary still has the rate before it, as in
-        TensorFlow.
+        """Return the piecewise constant rate of the raw step.
+
+        A boundary still has the rate before it, as in TensorFlow.
         """
         passed = bisect.bisect_left(self.shape.boundaries, step)
         return (self.peak, *self.shape.rates)[passed]

@@ -27,7 +27,7 @@ class Stop(enum.Enum):
 
     @classmethod
     def of(cls, asked: float, terminated: float) -> "Stop":
-        """Return the reason that follows from the mean of all ranks' `StopRequest.numbers`, which is the same on all
+        """Return the reason that follows from the mean of all ranks' `StopRequest.numbers`. It is the same on all
         ranks.
         """
         return cls.ASKED if asked > 0 else cls.TERMINATED if terminated > 0 else cls.NO

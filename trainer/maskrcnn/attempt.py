@@ -36,8 +36,9 @@ RESULTS_FILE = "detections.json"
 
 
 class Attempt(Callback):
-    """Part of a training attempt that runs on one rank. As a tensorpack callback it runs after every step on every
-    rank.
+    """Part of a training attempt that runs on one rank.
+
+    As a tensorpack callback it runs after every step on every rank.
     """
 
     _chief_only = False
@@ -270,9 +271,7 @@ class Attempt(Callback):
         self.step = self.plan.first_step
 
     def _set_variables(self, steps: HorovodSteps) -> None:
-        """Set the variables on the rank that broadcasts them: from the checkpoint, else COCO weights, else ImageNet
-        weights.
-        """
+        """Set the variables on the rank that broadcasts them: from the checkpoint, else COCO or ImageNet weights."""
         if self.ranks.rank != self.newest.rank:
             return
         shapes = {n: tuple(v.shape.as_list()) for n, v in steps.variables.items()}

@@ -1,5 +1,6 @@
-"""Operations on boxes: [N, 4] float32, x1 y1 x2 y2 in pixels. A box covers x1 to x2, so its width is x2 - x1 (no plus
-one).
+"""Operations on boxes: [N, 4] float32, x1 y1 x2 y2 in pixels.
+
+A box covers x1 to x2, so its width is x2 - x1 (no plus one).
 
 They split and unstack boxes instead of slicing them: a slice is four operations in a graph, which each step executes.
 """

@@ -199,8 +199,9 @@ def _mirrored(boxes: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def _stack(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """Stack the arrays, each padded with zeros to the largest. There is at least one row, since the graph gathers from
-    it.
+    """Stack the arrays, each padded with zeros to the largest.
+
+    There is at least one row, since the graph gathers from it.
     """
     if len(arrays) == 1 and len(arrays[0]):
         return arrays[0][None]

@@ -55,8 +55,9 @@ def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path
 
 
 def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
-    """Return the padded batch [1, H, W, 3] uint8 in blue green red, its size [2], and pixels of the image per pixel
-    [4].
+    """Return the padded batch [1, H, W, 3] uint8, its size [2], and the scale to the original image's pixels [4].
+
+    The batch is blue green red.
     """
     import tensorflow as tf
 

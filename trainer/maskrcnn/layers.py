@@ -45,8 +45,9 @@ class Layers:
         relu: bool = False,
         stddev: float | None = None,
     ) -> tf.Tensor:
-        """Convolve [B, H, W, C] to [B, H', W', filters]. Uses He's initialisation over the fan-out unless `stddev` is
-        given.
+        """Convolve [B, H, W, C] to [B, H', W', filters].
+
+        Uses He's initialisation over the fan-out unless `stddev` is given.
         """
         with tf1.variable_scope(name):
             shape = [kernel, kernel, int(x.shape[-1]), filters]
@@ -108,8 +109,7 @@ class Layers:
         return tf.nn.depth_to_space(self.deconv_cells(name, x, filters), 2)
 
     def deconv_cells(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
-        """Compute `deconv` before its pixels are rearranged: [B, H, W, 4 x filters], each cell's four pixels row by
-        row.
+        """Compute `deconv` without rearranging its pixels: [B, H, W, 4 x filters], each cell's four pixels row by row.
 
         Kernel and stride are equal, so each output pixel has one input pixel: a dense layer and a reordering.
         """

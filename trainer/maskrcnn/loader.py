@@ -85,8 +85,9 @@ def batches(
 def _plan(
     pictures: Sequence[Picture], config: Config, first: Place, *, width: int, origin_ranks: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Yield each step's number, epoch and images [width, batch], from `first` on. Steps are numbered for
-    `origin_ranks`.
+    """Yield each step's number, epoch and images [width, batch], from `first` on.
+
+    Steps are numbered for `origin_ranks`.
     """
     is_wide = np.array([p.width >= p.height for p in pictures])
     batch = config.train.batch_size_per_gpu

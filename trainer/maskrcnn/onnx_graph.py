@@ -172,9 +172,7 @@ def _scalars(net: Net, *values: float) -> list[str]:
 
 
 def _scored(net: Net, features: list[str], rois: str, seen: Shape) -> tuple[str, str]:
-    """Build class probabilities [P, classes] and the boxes [P, classes or 1, 4] inside the image, as `scored_boxes`
-    does.
-    """
+    """Build class probabilities [P, classes] and boxes [P, classes or 1, 4] in the image, as `scored_boxes` does."""
     config, g = net.config, net.graph
     if not config.fpn.cascade:
         hidden = onnx_layers.box_head(net, "fastrcnn", _pooled(net, features, rois, BOX_CELLS))

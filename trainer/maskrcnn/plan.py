@@ -90,9 +90,7 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD, with the ranks of the job's first
-        attempt.
-        """
+        """Return the steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD, with the first attempt's ranks."""
         return steps_per_epoch(self.config.train, self.origin_ranks, len(self.pictures))
 
     @property
@@ -242,8 +240,9 @@ def rates(schedule: Schedule) -> list[tuple[int, float]]:
 
 
 def reference_steps(name: str) -> tuple[int, ...]:
-    """Return drops and end of '1x', '2x', ... for 8 images per step: kx ends at k x 180k and drops 120k and 40k before
-    it.
+    """Return drops and end of '1x', '2x', ... for 8 images per step.
+
+    kx ends at k x 180k and drops 120k and 40k before it.
     """
     times = int(name.removesuffix("x"))
     if times == 1:

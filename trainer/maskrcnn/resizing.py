@@ -16,8 +16,7 @@ CUT_ACROSS, CUT_DOWN, LEFT = 1 << 4, 1 << 16, 1 << 2
 
 
 def taps(length: int, wanted: int, *, is_across: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the two neighbours of each wanted pixel of a side among its `length` ones, and their weights: both [2,
-    wanted].
+    """Return the two neighbours of each wanted pixel among a side's `length` ones, and their weights: both [2, wanted].
 
     Args:
         is_across: along a row, where a pixel beyond the outermost centres is all the outermost one's; a column's has

@@ -15,9 +15,7 @@ HUBER_DELTA = 1 / 9
 
 
 def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Return per level the objectness logits [B, A_l] and box offsets [B, A_l, 4], both float32, one head for all
-    levels.
-    """
+    """Return objectness logits [B, A_l] and box offsets [B, A_l, 4] of each level, float32. All levels share one head."""
     logits, offsets = [], []
     for feature in features:
         both = _answers(feature, config, layers)
@@ -179,8 +177,9 @@ def proposals(
     training: bool,
     growth: float = GROWTH,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the best regions of one image: boxes [P, 4] inside it and their logits [P], best first, P at most
-    IMAGE_TOPK.
+    """Return the best regions of one image: boxes [P, 4] inside it and their logits [P], best first.
+
+    P is at most IMAGE_TOPK.
 
     Args:
         logits, offsets, anchors: per level [A_l], [A_l, 4], [A_l, 4].

@@ -73,8 +73,9 @@ def sample_proposals(
     fg_limit: int,
     threshold: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Sample the regions that the heads learn from: some on objects, the rest background, the objects' own boxes
-    included.
+    """Sample the regions that the heads learn from: some on objects, the rest background.
+
+    The objects' own boxes are among the candidates.
 
     Args:
         proposals: [P, 4].

@@ -59,8 +59,9 @@ def detector_of_job(
 
 
 def detector_of_npz(weights: Path, config: Config, *, threads: int = 0) -> "Detector":
-    """Return a detector with the weights that `model_weights` reads. The configuration must set the number of
-    categories.
+    """Return a detector with the weights that `model_weights` reads.
+
+    The configuration must set the number of categories.
     """
     from trainer.maskrcnn.detector import Detector
     from trainer.maskrcnn.weights import model_weights

@@ -107,8 +107,9 @@ def ground_truth(data: CocoSet, *, with_masks: bool = True) -> COCO:
 
 
 def _of_kind(entries: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the entries for scoring boxes or masks. Removes masks for boxes, or pycocotools would use the masks'
-    areas.
+    """Return the entries for scoring boxes or masks.
+
+    Removes masks for boxes, or pycocotools would use the masks' areas.
     """
     return [{k: v for k, v in e.items() if kind == "mask" or k != "segmentation"} for e in entries]
 

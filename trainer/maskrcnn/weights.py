@@ -88,8 +88,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]], config: Con
 
 
 def anchor_shift(config: Config) -> NDArray[np.float32]:
-    """Return [4 x ratios] for each size on a level: how much our anchors' offsets to the same boxes are less than an
-    npz's.
+    """Return what our anchors' offsets to the same boxes are less than an npz's: [4 x ratios] for each size on a level.
 
     Raises:
         ConfigError: the shift is another share of the anchors' size on each level.

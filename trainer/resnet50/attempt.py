@@ -94,8 +94,9 @@ class Attempt:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
     def _find(self, plan: Plan) -> Newest:
-        """Find the checkpoint to resume from, on any rank. For an evaluation alone, rank 0 selects one in the shared
-        folder.
+        """Find the checkpoint to resume from, on any rank.
+
+        For an evaluation alone, rank 0 selects one in the shared folder.
         """
         is_first, config = self.ranks.is_first, plan.config
         if is_first and self.folder and not config.eval_only:

@@ -62,8 +62,9 @@ def normalise(images: tf.Tensor, dtype: tf.DType, pixels: Pixels = VARIANTS[OWN]
 
 
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
-    """Change brightness, then hue and saturation in YIQ, then contrast, each at random: [N, H, W, 3] float32 in 0 to
-    255.
+    """Change brightness, then hue and saturation in YIQ, then contrast, each at random.
+
+    The result is [N, H, W, 3] float32 in 0 to 255.
     """
 
     def drawn(stream: int, middle: float, reach: float) -> tf.Tensor:
@@ -79,9 +80,7 @@ def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Te
 
 
 def colour_matrix(angle: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
-    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and stretches it
-    there.
-    """
+    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and scales it."""
     to_yiq = tf.constant(TO_YIQ)
     zero, one = tf.zeros_like(angle), tf.ones_like(angle)
     cos, sin = saturation * tf.cos(angle), saturation * tf.sin(angle)

@@ -37,8 +37,9 @@ class BatchNorm:
         self.variance = tf.Variable(tf.ones([channels]), trainable=False, name=f"{name}/moving_variance")
 
     def __call__(self, x: tf.Tensor, statistics: list[tf.Tensor] | None) -> tf.Tensor:
-        """Normalise by the batch, and append its mean and variance to `statistics`. Without that, normalise by the
-        averages.
+        """Normalise by the batch, and append its mean and variance to `statistics`.
+
+        Without that, normalise by the averages.
         """
         if statistics is None:
             return tf.compat.v1.nn.fused_batch_norm(

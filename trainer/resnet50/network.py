@@ -120,8 +120,9 @@ def _block(name: str, channels: int, width: int, stride: int, bottleneck: bool, 
 
 @dataclass(frozen=True)
 class Init:
-    """Initial values of variables: equal seeds give equal weights in any framework that requests them in the same
-    order.
+    """Initial values of variables.
+
+    Equal seeds give equal weights in any framework that draws them in the same order.
     """
 
     numbers: np.random.Generator

@@ -134,8 +134,9 @@ def _of_torchvision(arrays: Arrays, model: str) -> tuple[Arrays, set[str]]:
 
 
 def _of_keras(arrays: Arrays, model: str) -> tuple[Arrays, set[str]]:
-    """Return the same as `_of_torchvision`. Keras' convolution biases move into the norm, and its pixels are blue green
-    red.
+    """Return the same as `_of_torchvision`.
+
+    Keras' convolution biases move into the norm, and its pixels are blue green red.
     """
     short = {"/".join(name.split("/")[-2:]): array for name, array in arrays.items()}
     left = set(short)

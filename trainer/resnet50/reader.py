@@ -12,8 +12,9 @@ from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
 
 
 class InputError(TrainerError):
-    """Error for an unusable shard or record. If it is raised inside an input pipeline, `images.unwrapped` raises it
-    again.
+    """Error for an unusable shard or record.
+
+    If it is raised inside an input pipeline, `images.unwrapped` raises it again.
     """
 
 

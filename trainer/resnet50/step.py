@@ -145,10 +145,9 @@ class Learner:
         return self.config.weight_decay * float(sum(tf.nn.l2_loss(kernel) for kernel in self.model.kernels()))
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Gradients:
-        """Return this rank's gradients, batch statistics in one vector, and [2] loss and accuracy; means over its
-        parts.
+        """Return this rank's gradients, batch statistics in one vector, and [2] loss and accuracy.
 
-        With a loss scale the gradients are those of the scaled loss.
+        All are means over its parts. With a loss scale the gradients are those of the scaled loss.
         """
         parts = self.config.accumulate
         if parts == 1:

@@ -1,3 +1,4 @@
-"""ResNet trainer on PyTorch: the same shards, recipes, schedules, checkpoints and records as on TensorFlow; ranks by
-DDP.
+"""ResNet trainer on PyTorch, with ranks by DDP.
+
+Shards, recipes, schedules, checkpoints and records are the same as on TensorFlow.
 """

@@ -27,8 +27,9 @@ _INVERSE = tuple(1 / d for d in DEVIATION)
 
 
 def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tensor:
-    """Change brightness, then hue and saturation in YIQ, then contrast, each at random: [N, H, W, 3] float32 in 0 to
-    255.
+    """Change brightness, then hue and saturation in YIQ, then contrast, each at random.
+
+    The result is [N, H, W, 3] float32 in 0 to 255.
     """
 
     def drawn(stream: int, middle: float, reach: float) -> Tensor:
@@ -44,9 +45,7 @@ def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tenso
 
 
 def _colour_matrix(angle: Tensor, saturation: Tensor) -> Tensor:
-    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and stretches it
-    there.
-    """
+    """Return [N, 3, 3], which rotates RGB's colour by the angle (radians) in the plane of I and Q and scales it."""
     to_yiq = torch.tensor(TO_YIQ, device=angle.device)
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
     cos, sin = saturation * torch.cos(angle), saturation * torch.sin(angle)

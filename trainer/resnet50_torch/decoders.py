@@ -23,8 +23,9 @@ _TASKS = 2  # of a batch for each process, so that none waits long for the last
 
 
 class Arena:
-    """Memory for one batch at a time: its pixels, and behind them its records. It has no name that could be left
-    behind.
+    """Memory for one batch at a time: its pixels, and behind them its records.
+
+    It has no name that could be left behind.
     """
 
     def __init__(self) -> None:
@@ -36,8 +37,9 @@ class Arena:
         os.close(self._fd)
 
     def fill(self, pixels: int, records: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Make room for so many bytes of pixels and put the records behind them. Returns offset and length of each
-        record.
+        """Make room for so many bytes of pixels and put the records behind them.
+
+        Returns offset and length of each record.
         """
         ends = np.cumsum([pixels, *map(len, records)]).tolist()
         if ends[-1] > self._size:

@@ -8,8 +8,7 @@ from trainer.resnet50_torch.model import ResNet
 
 
 class Statistics:
-    """Means and variances of all batch normalisations: those of the last batch, where the layers store them, and
-    averages.
+    """Means and variances of all batch normalisations: of the last batch, as the layers store them, and averages.
 
     Each is one vector, so that one operation copies or reduces it.
     """
@@ -32,8 +31,9 @@ class Statistics:
         return dict(zip(self._names, self._averages.split(self._sizes), strict=True))
 
     def forget(self) -> None:
-        """Set the last batch's statistics to zero. Otherwise a NaN would spread to the next batch, since 0 x NaN is
-        NaN.
+        """Set the last batch's statistics to zero.
+
+        Otherwise a NaN would spread to the next batch, since 0 x NaN is NaN.
         """
         self.of_batch.zero_()
 

@@ -214,8 +214,9 @@ class Learner:
 
     @torch.no_grad()
     def scores(self, batches: Iterable[Batch]) -> np.ndarray:
-        """Return [4] float64 sums over these batches: images, top-1 hits, top-5 hits, cross-entropy. Uses the smoothed
-        weights.
+        """Return [4] float64 sums over these batches: images, top-1 hits, top-5 hits, cross-entropy.
+
+        Uses the smoothed weights.
         """
         sums = torch.zeros(4, dtype=torch.float64, device=self.world.device)
         with self._judged():
@@ -256,8 +257,9 @@ class Learner:
 
 
 def _places(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return how many classes are ranked above each label, [N]. Of equal logits, frequent in 16 bits, the lower comes
-    first.
+    """Return how many classes are ranked above each label, [N].
+
+    Of equal logits, frequent in 16 bits, the lower comes first.
 
     `topk` leaves that order open. If a logit is not finite, the label gets the last place.
     """
