@@ -15,7 +15,10 @@ HUBER_DELTA = 1 / 9
 
 
 def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Return objectness logits [B, A_l] and box offsets [B, A_l, 4] of each level, float32. All levels share one head."""
+    """Return objectness logits [B, A_l] and box offsets [B, A_l, 4] of each level, float32.
+
+    All levels share one head.
+    """
     logits, offsets = [], []
     for feature in features:
         both = _answers(feature, config, layers)
