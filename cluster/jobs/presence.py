@@ -25,7 +25,7 @@ def silent_hosts(addresses: Iterable[str], wait_s: float = ANSWER_S) -> set[str]
     silent: set[str] = set()
     with selectors.DefaultSelector() as selector:
         try:
-            for address in addresses:
+            for address in set(addresses):
                 _ask(address, open_ones, silent, selector)
             deadline = time.monotonic() + wait_s
             is_over = False

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cluster.errors import ClusterError
 from cluster.healing.policy import Again
@@ -51,7 +51,7 @@ class Queueing:
             self._patience.wait_for(lambda: self._give_back(self._found))
         while True:
             place, job = self._turn()
-            offered = dataclasses.replace(job, spares=(*job.spares, *place.others))
+            offered = dataclasses.replace(job, spares=_spares_beside(job, place.others))
             telling = self._telling
             healing = Healing(
                 offered, self._paths, self._patience, self._replacing, telling, self._folder, say=telling.waits
@@ -63,9 +63,9 @@ class Queueing:
                 self._patience.wait_for(functools.partial(self._give_back, job))
                 self._patience.sleep(_LOOK_S)
                 continue
-            chosen = dataclasses.replace(
-                prepared.job, spares=tuple(h for h in prepared.job.spares if h not in place.others)
-            )
+            own = {h.address for h in job.spares}
+            spares = tuple(h for h in prepared.job.spares if h.address in own or h not in place.others)
+            chosen = dataclasses.replace(prepared.job, spares=spares)
             write_job(self._paths, chosen)
             return dataclasses.replace(prepared, job=chosen)
 
@@ -111,3 +111,9 @@ class Queueing:
         if text != self._said:
             self._said = text
             (say or self._telling.say)(text)
+
+
+def _spares_beside(job: Job, others: Sequence[Host]) -> tuple[Host, ...]:
+    """Return the job's spares and these others, each host once, without those that it begins on."""
+    begins_on = {h.address for h in job.hosts}
+    return tuple({h.address: h for h in (*job.spares, *others) if h.address not in begins_on}.values())

@@ -281,7 +281,7 @@ def test_the_project_on_the_nodes_is_what_it_is_here(
     cluster: Cluster, reach: Reach, store: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what differs is changed, what was brought and is gone here goes, the rest of the folder is left alone."""
-    monkeypatch.setattr(project, "ROOT", code)
+    monkeypatch.setattr("cluster.project_files.ROOT", code)
     git(code, "rm", "-q", "odd 'name\n")
     there = dataclasses.replace(cluster, project="/root/.cache/dlami-cluster/code/synced/project")
 
