@@ -7,6 +7,7 @@ Run as a script, without imports of this project: `python after_mark.py WORD…`
 """
 
 import os
+import select
 import subprocess
 import sys
 from typing import IO
@@ -22,10 +23,19 @@ def main(words: list[str]) -> int:
         assert command.stdout
         rest = _past_mark(command.stdout)
         while rest:
-            sys.stdout.buffer.write(rest)
-            sys.stdout.buffer.flush()
+            _pass_on(rest)
             rest = os.read(command.stdout.fileno(), _CHUNK)
         return command.wait()
+
+
+def _pass_on(data: bytes) -> None:
+    """Write all of it to stdout, which rsync has set not to block."""
+    stdout, rest = sys.stdout.fileno(), memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(stdout, rest) :]
+        except BlockingIOError:
+            select.select([], [stdout], [])
 
 
 def _past_mark(output: IO[bytes]) -> bytes:
