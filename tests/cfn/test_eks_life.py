@@ -68,7 +68,7 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     said = capsys.readouterr()
     assert "demo-eks is ready: 2 nodes\nnext: aws eks update-kubeconfig --region us-east-1 --name demo-eks" in said.out
     operator = re.findall(
-        r"kubectl apply --server-side -f https://\S+/v0\.8\.\d/deploy/v2beta1/mpi-operator\.yaml", said.out
+        r"kubectl apply --server-side -f https://\S+/[0-9a-f]{40}/deploy/v2beta1/mpi-operator\.yaml", said.out
     )
     assert operator and all(line in (ROOT / "docs/eks.md").read_text() for line in operator)
     assert "Kubernetes               ready" in said.err
