@@ -87,7 +87,7 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
 
     assert (JobState.SUCCEEDED, 2, Ending.DONE) == (status.state, status.attempt, status.ended_by)
     assert re.search(
-        r"this is attempt 1\n.*\ndlami: attempt 1 ended: rank 0 on localhost ended by signal 9 \(Killed\)[^\n]*\n"
+        r"this is attempt 1\n(.*\n)?dlami: attempt 1 ended: rank 0 on localhost ended by signal 9 \(Killed\)[^\n]*\n"
         r"dlami: attempt 2, \d+ s later: 1 rank on localhost, on the same hosts\nthis is attempt 2\n$",
         said,
         re.DOTALL,
