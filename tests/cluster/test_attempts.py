@@ -331,9 +331,9 @@ def test_hosts_are_taken_by_a_job_that_may_still_run(folder: Any, job_id: Any) -
         submit(folder, a_job("exit 0", job_id + "b"))
     whole = paths.status.read_bytes()
     paths.status.write_bytes(b"")
-    with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(its record is damaged\): localhost"):
+    with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(running\): localhost"):
         submit(folder, a_job("exit 0", job_id + "b"))
-    assert [paths.status] == [e.path for e in read_all(folder).damaged]
+    assert "is damaged" in " ".join(read_status(paths).warnings)
     paths.status.write_bytes(whole)
     stop(paths)
     wait_until(lambda: not supervisor.is_alive, "its supervisor has left")
