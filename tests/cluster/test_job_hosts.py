@@ -312,9 +312,9 @@ def test_a_damaged_record_stands_in_nobody_s_way(lab: Lab, jobs: Any, reach: Rea
     whole = state.read_bytes()
     state.write_bytes(b"")
     try:
-        listed, killed = inv("jobs.list"), inv("kill", "--yes", "--all-mine")
-        assert f"/shared/jobs/{job.id}/state.json is damaged" in listed.stderr
-        assert (0, True) == (listed.returncode, "no job is running" in listed.stdout)
+        listed, shown, killed = inv("jobs.list"), inv("jobs.show", job.id), inv("kill", "--yes", "--all-mine")
+        assert f"/shared/jobs/{job.id}/state.json is damaged" in shown.stdout, shown.stdout + shown.stderr
+        assert (0, True) == (listed.returncode, f"{job.id}  running" in listed.stdout), listed.stdout
         assert (0, True) == (killed.returncode, "runs, not touched" in killed.stdout), killed.stderr
         assert "sleep 4321" in reach.run(job.hosts, list_script("DLAMI_JOB", job.id))[cluster.master].text
         assert "is active" in inv("jobs.remove", job.id, "--yes").stderr
@@ -325,6 +325,8 @@ def test_a_damaged_record_stands_in_nobody_s_way(lab: Lab, jobs: Any, reach: Rea
         state.write_bytes(whole)
     jobs.stop(job.id)
     state.write_bytes(b"")
+    assert f"inv jobs.stop {job.id}" in inv("jobs.remove", job.id, "--yes").stderr, "it may have left something"
+    assert 0 == inv("jobs.stop", job.id).returncode
     assert 0 == inv("jobs.remove", job.id, "--yes").returncode
     assert () == jobs.list().damaged
 
