@@ -134,7 +134,11 @@ def _are_newer(words: Status, status: Status) -> bool:
 def _is_supervised(paths: JobPaths, status: Status) -> bool:
     lease = read_lease(paths)
     if status.supervisor and status.supervisor.is_of_this_boot:
-        return status.supervisor.belongs_to(owner_id(paths))  # the record alone is no proof: it may name any process
+        try:
+            owner = owner_id(paths)
+        except FileNotFoundError:  # the shared folder is away: this state is from the user's own disk
+            owner = os.getuid()
+        return status.supervisor.belongs_to(owner)  # the record alone is no proof: it may name any process
     return lease is not None and lease.attempt == status.attempt and lease.may_live(paths)
 
 
