@@ -72,9 +72,9 @@ def test_a_training_does_not_begin_anew_over_them(folder: Folder, how: str) -> N
     assert before == content(folder.path.with_name("checkpoints.unreadable-1"))
     folder.save(10, ARRAYS)
     folder.save(20, ARRAYS)
-    damage(folder, how)
+    again = damage(folder, how)
     find_newest(Folder(folder.path), ["a"], 0, alone, begins_anew=True)
-    assert before == content(folder.path.with_name("checkpoints.unreadable-2"))
+    assert again == content(folder.path.with_name("checkpoints.unreadable-2"))
 
 
 def test_one_that_can_be_read_is_gone_on_from_though_it_may_begin_anew(folder: Folder) -> None:
