@@ -278,6 +278,16 @@ def test_a_pipe_among_beats_holds_up_no_guard(tmp_path: Path, monkeypatch: pytes
     assert 7 == activity.beats()
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_no_link_is_followed_to_a_file_of_one_s_own(tmp_path: Path, write: bool) -> None:
+    """The name is another's choice, whoever owns what it leads to."""
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(OSError):
+        open_file(tmp_path / "link", write=write)
+    os.close(open_file(tmp_path / "file", write=write))
+
+
 def test_no_handle_stays_open(jobs: Path) -> None:
     """Of refused files and folders, too: a thousand of them do not stop who lists jobs."""
     eve = a_record(jobs, "evil", EVE)
