@@ -1,8 +1,10 @@
-"""Claims of hosts by a job. A claim is held on the host itself, so jobs of other clusters and users see it."""
+"""Claims of hosts and their slots by a job, held on the host itself, so jobs of other clusters and users see them."""
 
+import dataclasses
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ from cluster.hostset import fold
 from cluster.jobs.onhost.claim import WAIT_S, Claim
 from cluster.jobs.record import FOLDER_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG, Job
 from cluster.jobs.sweep import cluster_of_job, let_go, sweep
+from cluster.launch.mpirun import SLOTS, with_variables
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
+from cluster.ssh.result import FanOut
 from cluster.terminal import counted
 
 NAME_VARIABLE = "DLAMI_CLAIM"  # names another socket on this machine only, so that tests do not meet its real jobs
 _NAME = "dlami-job"
 _ANSWER_S = 15.0
+_LOOK_S = 10.0  # a process that holds a claim and does not answer is waited for on the host
 
 
 class HostsTaken(ConfigError):
@@ -30,22 +35,23 @@ class HostsTaken(ConfigError):
         self.why = dict(why)  # by host address
 
 
-def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> None:
-    """Claim all of the job's hosts, or none. Hosts it already holds stay claimed. The job's sweep releases the claims.
+def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> Job:
+    """Claim the job's slots on all of its hosts, or none. What it already holds stays its own until its sweep.
 
     folder: the job's folder, as the hosts see it.
     kept: addresses of hosts that stay claimed if others cannot be had.
 
-    If two jobs claim at the same moment, exactly one gets its hosts. Raises HostsTaken if another job holds a host,
-    ClusterError if a host cannot be reached.
+    Returns the job with the slots that it has. If two jobs claim at the same moment, exactly one gets its hosts. Raises
+    HostsTaken if another job holds what it wants, ClusterError if a host cannot be reached.
     """
-    claim = Claim(job=job.id, attempt=job.attempt, folder=str(folder), since=time.time())
-    sent = program("cluster.jobs.onhost.claim", list(claim), os.environ.get(NAME_VARIABLE, _NAME))
+    since = time.time()
+    claims = {h.address: list(_claim_of(job, h, str(folder), since)) for h in job.hosts}
+    sent = program("cluster.jobs.onhost.claim", claims, os.environ.get(NAME_VARIABLE, _NAME))
     tags = {JOB_TAG: job.id, FOLDER_TAG: str(folder), HOLDS_TAG: HOLDS_HOST}
     limits = Limits(total_s=WAIT_S + _ANSWER_S)
     try:
         with Reach(cluster_of_job(job.hosts, job.id)) as reach:
-            results, answers = ask(reach, job.hosts, sent, environment=tags, limits=limits)
+            results, answers = ask(reach, job.hosts, sent, lambda h: [h.address], environment=tags, limits=limits)
         _refuse_taken(job, {h.address: said["taken_by"] for h, said in answers.items() if said["taken_by"]})
         if unanswered := {h: r for h, r in results.items() if not r.ok}:
             lines = [f"  {h}  {r.problem}" for h, r in unanswered.items()]
@@ -54,6 +60,27 @@ def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> None:
     except BaseException:
         let_go([h for h in job.hosts if h.address not in kept], job.id)
         raise
+    return with_slots(job, answers)
+
+
+def _claim_of(job: Job, host: Host, folder: str, since: float) -> Claim:
+    """Return the job's claim of a host: of as many slots as it has ranks there, or of the whole host."""
+    slots = (0, 0) if job.takes_whole(host) else (host.slots, job.slots_of(host))
+    return Claim(job.id, job.attempt, folder, since, *slots)
+
+
+def with_slots(job: Job, answers: Mapping[Host, Mapping[str, Any]]) -> Job:
+    """Return the job with the slots that its hosts have given it, its ranks told of them.
+
+    answers: of each host, its slots ([] for all) and the port for a rendezvous on it.
+    """
+    claimed = {h.address: tuple(said["slots"]) or tuple(range(job.slots_of(h))) for h, said in answers.items()}
+    job = dataclasses.replace(job, claimed=claimed)
+    if job.takes_whole(job.hosts[0]):
+        return job
+    first = answers[job.hosts[0]]
+    told = {SLOTS: f"{','.join(map(str, first['slots']))}/{job.slots_of(job.hosts[0])}", "MASTER_PORT": first["port"]}
+    return dataclasses.replace(job, mpirun=tuple(with_variables(job.mpirun, told)))
 
 
 def claim_name(host: Host) -> str:
@@ -61,19 +88,53 @@ def claim_name(host: Host) -> str:
     return os.environ.get(NAME_VARIABLE, _NAME) if host.is_local else _NAME
 
 
-def name_of(taken: Mapping[str, Any]) -> str:
-    """Return the holder that a host reports: a job's id, or a process."""
-    return str(taken["job"] or f"process {taken['pid']}, which does not say for which job")
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """Valid claim of a job on a host, as the host reports it."""
+
+    job: str  # its id; "" if the process that holds the claim does not answer
+    user: str
+    pid: int
+    slots: tuple[int, ...] = ()  # () is the whole host
+
+    @property
+    def name(self) -> str:
+        """Return the job's id, or the process."""
+        return self.job or f"process {self.pid}, which does not say for which job"
+
+    def __str__(self) -> str:
+        return f"{self.name} (user {self.user})"
+
+
+def claims_on(reach: Reach, hosts: Sequence[Host], besides: str = "") -> tuple[dict[Host, tuple[Claimed, ...]], FanOut]:
+    """Return the valid claims on each host that answers, and each host's result.
+
+    besides: a job whose claims do not count.
+    """
+    sent = program("cluster.jobs.onhost.whose", besides)
+    results, answers = ask(reach, hosts, sent, lambda h: [claim_name(h)], limits=Limits(connect_s=3, total_s=_LOOK_S))
+    return {h: tuple(_claimed(one) for one in said["held"]) for h, said in answers.items()}, results
 
 
 def taken_by_others(hosts: Sequence[Host], job: Job) -> dict[str, str]:
-    """Return which of these hosts another job holds: address to a text naming it. Unreachable hosts are left out."""
+    """Return on which of these hosts another job holds what this one wants: address to a text naming that job.
+
+    Unreachable hosts are left out.
+    """
     if not hosts:
         return {}
-    sent = program("cluster.jobs.onhost.whose", job.id, os.environ.get(NAME_VARIABLE, _NAME))
     with Reach(cluster_of_job(hosts, job.id)) as reach:
-        _, answers = ask(reach, hosts, sent, limits=Limits(connect_s=3, total_s=5))
-    return {h.address: f"is taken by {_who(by)}" for h, said in answers.items() if (by := said["taken_by"])}
+        found, _ = claims_on(reach, hosts, besides=job.id)
+    return {h.address: f"is taken by {by}" for h, claims in found.items() if (by := in_the_way(job, h, claims))}
+
+
+def in_the_way(job: Job, host: Host, claims: Sequence[Claimed]) -> Claimed | None:
+    """Return a claim because of which the job does not find its slots on the host, or None if it does."""
+    if not claims:
+        return None
+    used = sum(len(c.slots) or host.slots for c in claims)
+    fits = not job.takes_whole(host) and all(c.slots for c in claims) and job.slots_of(host) - used >= host.slots
+    return None if fits else claims[0]
 
 
 def give_back(job: Job) -> None:
@@ -81,18 +142,19 @@ def give_back(job: Job) -> None:
     sweep(job.hosts, job.id, grace_s=1)
 
 
-def _refuse_taken(job: Job, taken: dict[str, dict[str, str]]) -> None:
+def _claimed(said: Mapping[str, Any]) -> Claimed:
+    return Claimed(job=said["job"], user=said["user"], pid=said["pid"], slots=tuple(said.get("slots", ())))
+
+
+def _refuse_taken(job: Job, taken: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise HostsTaken if any host is taken. The text names the holder of the first one and all hosts that it holds."""
     if not taken:
         return
-    first = next(iter(taken.values()))
-    hosts = [address for address, by in taken.items() if (by["job"], by["user"]) == (first["job"], first["user"])]
+    by = {address: _claimed(said) for address, said in taken.items()}
+    first = next(iter(by.values()))
+    hosts = [address for address, one in by.items() if (one.job, one.user) == (first.job, first.user)]
     raise HostsTaken(
-        f"hosts taken by {_who(first)}: {fold(hosts)}; wait for it, stop it where it was started, "
+        f"hosts taken by {first}: {fold(hosts)}; wait for it, stop it where it was started, "
         "or take others with --hosts",
-        {address: f"is taken by {_who(by)}" for address, by in taken.items()},
+        {address: f"is taken by {one}" for address, one in by.items()},
     )
-
-
-def _who(has_it: Mapping[str, Any]) -> str:
-    return f"{name_of(has_it)} (user {has_it['user']})"

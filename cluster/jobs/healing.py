@@ -81,7 +81,7 @@ class Healing:
             try:
                 planned = functools.partial(self._planned, again, dict(out), leaving, attempt)
                 job, chosen = self._patience.wait_for(planned)
-                self._patience.wait_for(functools.partial(self._claim, job, chosen), to_its_end=True)
+                job = self._patience.wait_for(functools.partial(self._claim, job, chosen), to_its_end=True)
                 self._patience.wait_for(functools.partial(self._announce, job))
                 gate_s = self._gate_s + time.monotonic() - began
                 return Prepared(job=job, choice=str(chosen), waited_s=self._waited_s, gate_s=gate_s)
@@ -138,13 +138,17 @@ class Healing:
     def _own(self) -> set[str]:
         return {h.address for h in self._job.all_hosts}
 
-    def _claim(self, job: Job, chosen: Chosen) -> None:
-        """Claim the attempt's hosts, and release the replaced ones that still answer. Raises HostsTaken."""
+    def _claim(self, job: Job, chosen: Chosen) -> Job:
+        """Claim the attempt's hosts, and release the replaced ones that still answer. Return it with its slots.
+
+        Raises HostsTaken.
+        """
         self.may_have_taken |= {h.address: h for h in job.hosts}
-        claim_hosts(job, self._paths.folder, kept=self._own)
+        job = claim_hosts(job, self._paths.folder, kept=self._own)
         gone = {a for a, unfit in chosen.replaced.items() if unfit.is_silent} | chosen.successors.keys()
         others = {a: h for a, h in self.may_have_taken.items() if a not in {h.address for h in job.all_hosts}}
         let_go([h for a, h in others.items() if a not in gone], job.id)
+        return job
 
     def _announce(self, job: Job) -> None:
         """Write the planned attempt to the job's folder. Raises OSError."""

@@ -10,7 +10,7 @@ from cluster.hosts import Host, hostfile
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import Job, JobPaths
 from cluster.launch.facts import HostFacts, survey
-from cluster.launch.mpirun import JobTags, Launch, command_line, hosts_for, plan_launch
+from cluster.launch.mpirun import SLOTS, JobTags, Launch, command_line, hosts_for, plan_launch
 from cluster.ssh.fanout import Reach
 from cluster.sync.onhost.own_disk import FOLDER
 from cluster.sync.own_disk import NotBrought, bring
@@ -19,14 +19,18 @@ from cluster.terminal import counted
 
 def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
     """Return the job with this attempt's mpirun command line, hosts, ranks and launch profile."""
+    words = _started_by_wrapper(job, paths) if job.program else list(job.command)
+    told = _told(job, launch, paths) if job.program else {}
+    if not job.takes_whole(min(launch.hosts)):
+        words, told = [job.python, "-IS", str(paths.slots_program), *words], {**told, SLOTS: ""}  # filled by the claim
     mpirun = command_line(
         launch,
-        _started_by_wrapper(job, paths) if job.program else job.command,
+        words,
         hostfile=str(paths.hostfile),
         workdir=str(paths.folder if job.program else paths.code),
         output=str(paths.rank_logs(attempt)),
         job=JobTags(id=job.id, folder=str(paths.folder), attempt=attempt),
-        told=_told(job, launch, paths) if job.program else None,
+        told=told,
     )
     return dataclasses.replace(
         job,
@@ -43,7 +47,7 @@ def write_hostfiles(job: Job, paths: JobPaths) -> None:
     write_atomically(paths.hostfile, hostfile(job.hosts))
     if job.program:
         write_atomically(
-            paths.nodes, hostfile(dataclasses.replace(h, slots=max(1, job.slots_of(h))) for h in job.hosts)
+            paths.nodes, hostfile(dataclasses.replace(h, slots=max(1, job.slots_on(h))) for h in job.hosts)
         )
         write_atomically(paths.workers, "".join(f"{h.address}\n" for h in job.hosts))
 
@@ -62,7 +66,7 @@ def _code_folder(job: Job, paths: JobPaths) -> str:
 def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
     """Return the program's variables, and those from which the wrapper derives PyTorch's and other launchers'."""
     local = launch.rendezvous[0] if launch.rendezvous else "127.0.0.1"
-    nodes = [f"{local if h.is_local else h.address}:{max(1, job.slots_of(h))}" for h in sorted(launch.hosts)]
+    nodes = [f"{local if h.is_local else h.address}:{max(1, job.slots_on(h))}" for h in sorted(launch.hosts)]
     return {
         "DLAMI_NODES": ",".join(nodes),
         "DLAMI_PER": job.per,

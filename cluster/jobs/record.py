@@ -100,6 +100,9 @@ class Job:
     ticket: int = 0  # position in the queue, the smallest first, counted by the master
     begins_from: str = ""  # id of the job whose checkpoints it began with
     unchecked: bool = False  # its hosts are not checked when its turn comes
+    exclusive: bool = True  # it takes whole hosts, even if it has fewer ranks there than slots
+    # Slots claimed for it, by host address. What counts is the host's own answer (cluster/jobs/claim.py).
+    claimed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:
@@ -117,6 +120,14 @@ class Job:
         A host that joined since has as many as the job's largest host.
         """
         return self.slots.get(host.address, max(self.slots.values(), default=host.slots))
+
+    def takes_whole(self, host: Host) -> bool:
+        """Return True if the job needs the whole host: it is to share none, or needs all of its slots."""
+        return self.exclusive or host.slots >= self.slots_of(host)
+
+    def slots_on(self, host: Host) -> int:
+        """Return how many slots of this host the job may use."""
+        return self.slots_of(host) if self.takes_whole(host) else host.slots
 
     @property
     def fewest_np(self) -> int:
@@ -295,6 +306,11 @@ class JobPaths:
     def rank_program(self) -> Path:
         """Path of the wrapper that starts each rank of a program."""
         return self.folder / "rank.py"
+
+    @property
+    def slots_program(self) -> Path:
+        """Path of the program that restricts a rank to its job's slots of a host."""
+        return self.folder / "slots.py"
 
     @property
     def lib(self) -> Path:

@@ -72,7 +72,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
             )
             if not job.waits_for_hosts:
                 _refuse_taken(records, job)
-                claim_hosts(job, paths.folder)
+                job = claim_hosts(job, paths.folder)
             try:
                 _record(paths, job, is_new=before is None, checkpoints=given)
                 _start(paths, job)
@@ -253,6 +253,7 @@ def _own_new(folder: Path) -> Path:
 
 
 def _copy_code(paths: JobPaths, job: Job) -> None:
+    shutil.copyfile(ROOT / "cluster/launch/onhost/slots.py", paths.slots_program)
     if job.program:
         shutil.copyfile(ROOT / "cluster/launch/onhost/rank.py", paths.rank_program)
         _copy_lent(paths.lib)

@@ -1,4 +1,4 @@
-"""Check for hosts on which a job runs or may run, by the jobs' records and by the hosts' own reports."""
+"""Check for hosts on which a job runs or may run, by the jobs' records and by the claims on the hosts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,16 +6,11 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.claim import claim_name, name_of
+from cluster.jobs.claim import Claimed, claims_on
 from cluster.jobs.client import Jobs, Listing
 from cluster.jobs.state import JobState
 from cluster.jobs.taken import DAMAGED, Holder
 from cluster.ssh.fanout import Reach
-from cluster.ssh.limits import Limits
-from cluster.ssh.program import ask, program
-
-_OCCUPIED = "cluster.kill.onhost.occupied"
-_ANSWER_S = 30.0
 
 
 def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: str) -> Mapping[Host, str]:
@@ -31,13 +26,8 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: 
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
     _refuse_held(listing.holders, hosts, purpose)
-    asked = {
-        "going": [*(j.id for j in listing.jobs if j.state.holds_hosts), *listing.damaged_ids],
-        "over": [j.id for j in listing.jobs if j.state.is_over],
-    }
-    sent = program(_OCCUPIED, asked, python=cluster.python)
-    results, said = ask(reach, hosts, sent, lambda h: [claim_name(h)], limits=Limits(total_s=_ANSWER_S))
-    _refuse_occupied({h.address: _jobs_there(one) for h, one in said.items()}, listing, purpose)
+    found, results = claims_on(reach, hosts)
+    _refuse_claimed(found, listing, purpose)
     return {h: r.problem for h, r in results.items() if not r.ok}
 
 
@@ -69,19 +59,11 @@ def _remedy(holder: Holder) -> str:
     return f"'inv jobs.stop {holder.job}'" if holder.how == JobState.LOST else f"wait, 'inv jobs.stop {holder.job}'"
 
 
-def _jobs_there(said: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return jobs on a host by name, with their user; the one that has claimed the host first."""
-    taken, processes = said["taken_by"], said["processes"]
-    found = [(name_of(taken), taken["user"])] if isinstance(taken, dict) else []
-    if isinstance(processes, list):
-        found += [(p["job"], p["user"]) for p in processes]
-    return tuple(dict.fromkeys(found))
-
-
-def _refuse_occupied(there: Mapping[str, Sequence[tuple[str, str]]], listing: Listing, purpose: str) -> None:
-    """Raise ConfigError if a host itself reports a job."""
-    for job, user in dict.fromkeys(one for found in there.values() for one in found):
-        held = fold([address for address, found in there.items() if (job, user) in found])
+def _refuse_claimed(there: Mapping[Host, Sequence[Claimed]], listing: Listing, purpose: str) -> None:
+    """Raise ConfigError if a job has a claim on one of the hosts."""
+    for by in dict.fromkeys((one.name, one.user) for claims in there.values() for one in claims):
+        job, user = by
+        held = fold([h.address for h, claims in there.items() if any((c.name, c.user) == by for c in claims)])
         ours = job in {*(j.id for j in listing.jobs), *listing.damaged_ids}
         end = f"'inv jobs.stop {job}'" if ours else "stop it where it was started"
         raise ConfigError(

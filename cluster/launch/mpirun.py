@@ -1,5 +1,6 @@
 """Exact mpirun command line of a launch, built by pure functions from hosts, a trainer's command and a profile."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from cluster.hostset import fold
 from cluster.launch.facts import HostFacts, agreed
 from cluster.launch.profiles import Profile, Setting, profile_for
 from cluster.terminal import counted
+
+SLOTS = "DLAMI_SLOTS"  # variable of ranks on a host that other jobs may share: their slots, and of how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +153,17 @@ def command_line(
     for name, value in exported.items():
         words += ["-x", name if value is None else f"{name}={value}"]
     return [*words, *command]
+
+
+def with_variables(words: Sequence[str], told: Mapping[str, object]) -> list[str]:
+    """Return the command with other values of variables that it exports to the ranks."""
+    found, command = list(words), list(words)
+    for name, value in told.items():
+        pairs = itertools.pairwise(found)
+        at = next((n for n, (flag, pair) in enumerate(pairs, 1) if flag == "-x" and pair.startswith(f"{name}=")), None)
+        if at is not None:  # ours come before the ranks' own command
+            command[at] = f"{name}={value}"
+    return command
 
 
 def _filled(setting: Setting, launch: Launch) -> str:

@@ -1,6 +1,8 @@
 """What must not be disturbed is refused by the jobs' records too, on this machine, without a lab."""
 
 import dataclasses
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,12 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster
+from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.process import this_process
 from cluster.jobs.record import JobPaths, Status, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
-from cluster.kill.busy import _jobs_there, refuse_busy
+from cluster.kill.busy import refuse_busy
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import a_job, here
 
@@ -56,12 +59,13 @@ def test_a_master_that_does_not_tell_its_jobs_is_no_leave(here: Cluster, tmp_pat
         refuse_busy(reach, here, here.hosts, "why")
 
 
-def test_what_hosts_say_is_a_job_or_a_process() -> None:
-    """Who has taken a host may not answer; a job that has it and runs there is one."""
-    silent = {"job": "", "user": "u", "pid": 7}
-    assert () == _jobs_there({"taken_by": None, "processes": []})
-    assert (("process 7, which does not say for which job", "u"),) == _jobs_there({"taken_by": silent, "processes": []})
-    runs = {"job": "a", "user": "u"}
-    assert (("a", "u"), ("b", "u")) == _jobs_there(
-        {"taken_by": {**runs, "pid": 7}, "processes": [runs, {"job": "b", "user": "u"}]}
-    )
+def test_a_claim_of_one_slot_is_enough_to_be_refused(here: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that shares the host, or a process that holds it and does not answer."""
+    name = f"dlami-busy-{os.getpid()}"
+    monkeypatch.setenv(NAME_VARIABLE, name)
+    with Reach(here) as reach, socket.socket(socket.AF_UNIX) as other:
+        assert {} == refuse_busy(reach, here, here.hosts, "why")
+        other.bind(f"\0{name}.3")
+        other.listen(1)
+        with pytest.raises(ConfigError, match=rf"process {os.getpid()}, which does not say for which job.* localhost"):
+            refuse_busy(reach, here, here.hosts, "why")

@@ -40,7 +40,7 @@ def name(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
     one = f"dlami-test-{os.getpid()}-{request.node.name}"[:100]
     monkeypatch.setenv(NAME_VARIABLE, one)
     yield one
-    if holder := onhost._ask(one, "leave"):
+    for holder in onhost.holders(one):
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.pid, signal.SIGKILL)
 
@@ -61,7 +61,7 @@ def taken_by(
     """What a host says to whom claims it, as a process of its own."""
     words = (
         "import sys, json; from cluster.jobs.onhost import claim; job, folder, since, name = sys.argv[1:5];"
-        "claim.SETTLED_S, claim.WAIT_S, claim.LOOK_S = map(float, sys.argv[5:]); other = claim.take(claim.Claim(job, 1, folder, float(since)), name);"
+        "claim.SETTLED_S, claim.WAIT_S, claim.LOOK_S = map(float, sys.argv[5:]); other = claim.take(claim.Claim(job, 1, folder, float(since)), name).by;"
         "print(json.dumps(other and [other.claim and other.claim.job, other.uid, other.pid]))"
     )
     arguments = [job, folder, str(since), name, str(settled_s), str(wait_s), str(look_s)]
@@ -100,11 +100,11 @@ def test_who_has_a_host_is_told_without_taking_it(name: str, tmp_path: Path) -> 
     """Nobody, a job, and nobody again once that job's record says that it is over."""
     record = tmp_path / "state.json"
     record.write_text('{"state": "running", "attempt": 1}')
-    assert onhost.taken_by(name) is None
+    assert [] == onhost.held(name)
     assert taken_by(name, "first", folder=str(tmp_path)) is None
-    assert {"job": "first", "user": ME, "pid": holder_of(name).pid} == onhost.taken_by(name)
+    assert [{"job": "first", "user": ME, "pid": holder_of(name).pid, "slots": ()}] == onhost.held(name)
     record.write_text('{"state": "failed", "attempt": 1}')
-    assert onhost.taken_by(name) is None
+    assert [] == onhost.held(name)
 
 
 def test_of_many_in_the_same_moment_one_has_the_host(name: str) -> None:
@@ -138,6 +138,63 @@ def test_the_later_of_two_gives_way_and_the_earlier_waits_for_that(name: str) ->
     earlier.join()
 
     assert [None] == said
+
+
+def slots_taken(name: str, job: str, slots: int, of: int = 4, since: float = 0.0) -> onhost.Taken:
+    """What a host of `of` slots gives to whom claims some of them, 0 for all."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, json; from cluster.jobs.onhost import claim;"
+         "found = claim.take(claim.Claim(sys.argv[1], 1, '', float(sys.argv[2]), *map(int, sys.argv[3:5])), sys.argv[5]);"
+         "print(json.dumps([found.slots, found.by and [found.by.pid, found.by.claim.job, found.by.slots]]))",
+         job, str(since), str(slots), str(of), name],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    mine, by = json.loads(done.stdout)
+    holder = by and onhost.Holder(by[0], os.getuid(), onhost.Claim(by[1], 1, "", 0.0), 0.0, tuple(by[2]))
+    return onhost.Taken(tuple(mine), holder)
+
+
+def test_slots_of_a_host_are_given_to_as_many_jobs_as_they_suffice_for(name: str) -> None:
+    """Each has its own; who finds too few is told who has them; a job's own stay its own; freed ones are given again."""
+    assert (0, 1) == slots_taken(name, "a", 2).slots
+    assert (2,) == slots_taken(name, "b", 1, since=1.0).slots
+    refused = slots_taken(name, "c", 2, since=2.0)
+    assert refused.by and ("a", (0, 1)) == (said_by(refused.by), refused.by.slots)
+    assert (3,) == slots_taken(name, "c", 1, since=2.0).slots
+    assert (0, 1) == slots_taken(name, "a", 2, since=3.0).slots, "what it has it keeps"
+    assert [("a", (0, 1)), ("b", (2,)), ("c", (3,))] == [(said_by(h), h.slots) for h in onhost.holders(name)]
+    os.kill(next(h.pid for h in onhost.holders(name) if said_by(h) == "a"), signal.SIGKILL)
+    wait_until(lambda: 2 == len(onhost.holders(name)), "its slots are free")
+    assert (0,) == slots_taken(name, "d", 1, since=4.0).slots
+
+
+def test_a_whole_host_and_a_slot_of_it_exclude_each_other(name: str) -> None:
+    """Whichever was first, and also where the whole host was claimed by a version that knows no slots."""
+    slots_taken(name, "a", 1)
+    assert (other := slots_taken(name, "whole", 0, since=1.0).by) and "a" == said_by(other)
+    for holder in onhost.holders(name):
+        os.kill(holder.pid, signal.SIGKILL)
+    wait_until(lambda: not onhost.holders(name), "it is free")
+    assert onhost.Taken() == slots_taken(name, "whole", 0)
+    assert (other := slots_taken(name, "a", 1, since=1.0).by) and ("whole", ()) == (said_by(other), other.slots)
+
+
+def test_of_many_slots_asked_for_in_the_same_moment_none_is_given_twice(name: str) -> None:
+    """And as many jobs get theirs as there is room for."""
+    found: dict[str, onhost.Taken] = {}
+    jobs = {f"job-{n}": n % 3 + 1 for n in range(8)}
+    threads = [
+        threading.Thread(target=lambda job, n: found.update({job: slots_taken(name, job, n, 8)}), args=one)
+        for one in jobs.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    given = [slot for one in found.values() for slot in one.slots]
+    assert len(given) == len({*given}) >= 6
+    assert sorted(given) == sorted(slot for h in onhost.holders(name) for slot in h.slots)
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["asked", "in the queue"])
@@ -260,10 +317,10 @@ def test_whose_hosts_are_is_said_of_the_first_and_known_of_all() -> None:
     """Jobs of one name and two users are two."""
     job = a_job("exit 0", "ours")
     taken = {
-        "10.0.0.1": {"job": "x", "user": "ann", "pid": "1"},
-        "10.0.0.2": {"job": "x", "user": "ann", "pid": "2"},
-        "10.0.0.3": {"job": "x", "user": "bob", "pid": "3"},
-        "10.0.0.4": {"job": "", "user": "ann", "pid": "4"},
+        "10.0.0.1": {"job": "x", "user": "ann", "pid": 1},
+        "10.0.0.2": {"job": "x", "user": "ann", "pid": 2},
+        "10.0.0.3": {"job": "x", "user": "bob", "pid": 3},
+        "10.0.0.4": {"job": "", "user": "ann", "pid": 4},
     }
     with pytest.raises(
         HostsTaken, match=re.escape("hosts taken by x (user ann): 10.0.0.[1-2]; wait for it")

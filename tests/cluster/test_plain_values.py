@@ -26,6 +26,7 @@ from cluster.matrix.state import Entry, State, parse, rows, text_of
 from cluster.metrics.text import Family
 from cluster.metrics.text import text_of as numbers_text
 from cluster.settings import FieldError
+from cluster.ssh.onhost.free_port import free_port
 from tests.conftest import PATIENCE_S
 
 # Names of nodes -------------------------------------------------------------------------------------------------------
@@ -161,7 +162,8 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: py
     assert [] == list(tmp_path.iterdir())
     assert "is not there" == survey._is_writable(str(tmp_path / "none"))
     assert "cannot be written" == survey._is_writable("/proc")
-    assert 0 < survey._free_port() < 32768
+    assert 0 < free_port() < 32768
+    assert 5 == free_port(64, 5) % 64
     monkeypatch.setattr(survey.shutil, "which", lambda _: None)
     assert [] == survey._gpus()
     monkeypatch.setattr(survey.shutil, "which", lambda _: "x")

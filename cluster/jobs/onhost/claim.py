@@ -1,5 +1,6 @@
-"""Claim on this host for one job: a socket with one name for all users, which one process at a time can bind.
+"""Claim of this host, or of some of its slots, for one job: sockets whose names only one process at a time can bind.
 
+`NAME` stands for the whole host, `NAME.3` for slot 3. A claim of the whole host and one of a slot exclude each other.
 The claim is released as soon as that process ends, for whatever reason. The kernel tells whose process it is, so
 nothing that a user could have forged is trusted. The process carries the job's id in its environment, so it is ended
 with the job's processes. If nobody can reach the host to end these, it exits once the job's record says that the
@@ -12,13 +13,16 @@ import contextlib
 import json
 import os
 import pwd
+import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.free_port import free_port
 from cluster.ssh.onhost.job_record import read_record
 
 WAIT_S = 15.0  # wait for a claim that gives way, or whose job is over
@@ -27,16 +31,21 @@ LOOK_S = 30.0  # interval at which a holder reads its job's record
 SETTLED_S = 300.0  # after this an attempt with claims has its record written
 _TALK_S = 5.0
 _PAUSE_S = 0.05
+_DOOR_S = 3.0  # wait for another claim on this host to be decided; without it, too, no slot is given to two
 _WORDS_BYTES = 65536
+_PORTS = 64  # slots of a host that get ports of their own
+_WHOLE = -1  # stands for the whole host where slots are numbers
 
 
 class Claim(NamedTuple):
-    """Request for a host: the job that wants it, and since when."""
+    """Request for a host, or for some of its slots: the job that wants it, and since when."""
 
     job: str
     attempt: int
     folder: str  # the job's folder, with its record
     since: float  # seconds since 1970, by the requester's clock: the earlier request wins
+    slots: int = 0  # how many slots; 0: the whole host
+    of: int = 0  # slots of the host, by the requester's hostfile
 
     @property
     def precedence(self) -> tuple[float, str]:
@@ -45,12 +54,13 @@ class Claim(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Process that holds this host. The kernel supplies its process and user id, the process itself the rest."""
+    """Process that holds this host or some slots. The kernel supplies its process, user id and slots, it the rest."""
 
     pid: int
     uid: int
     claim: Claim | None = None  # None if it does not answer
     age_s: float = 0.0
+    slots: tuple[int, ...] = ()  # () is the whole host
 
     @property
     def is_ours(self) -> bool:
@@ -58,56 +68,126 @@ class Holder(NamedTuple):
         return self.uid == os.getuid()
 
 
-def main(claim: list[Any], name: str) -> None:
-    """Claim this host and print who holds it, if another job does."""
-    other = take(Claim(*claim), name)
-    say({"taken_by": other and described(other)})
+class Taken(NamedTuple):
+    """Result of a claim: the slots that the job has now, or who has what it wanted."""
+
+    slots: tuple[int, ...] = ()  # () is the whole host
+    by: Holder | None = None
+
+
+def main(claims: dict[str, list[Any]], name: str, address: str) -> None:
+    """Claim this host or some of its slots. Print which slots the job has, and who is in the way if it has none.
+
+    claims: by the address of the host, as its caller knows it.
+
+    With slots comes a port for the job's rendezvous that no job on other slots of the host gets.
+    """
+    found = take(Claim(*claims[address]), name)
+    port = free_port(_PORTS, found.slots[0] % _PORTS) if found.slots else 0
+    say({"slots": found.slots, "port": port, "taken_by": found.by and described(found.by)})
 
 
 def described(other: Holder) -> dict[str, Any]:
-    """Return the holder's job, user and process id, for a message."""
-    return {"job": other.claim.job if other.claim else "", "user": _user(other.uid), "pid": other.pid}
+    """Return the holder's job, user, process id and slots, for a message."""
+    job = other.claim.job if other.claim else ""
+    return {"job": job, "user": _user(other.uid), "pid": other.pid, "slots": other.slots}
+
+
+def holders(name: str) -> list[Holder]:
+    """Return the processes that hold this host or slots of it now."""
+    found: dict[int, Holder] = {}
+    for slot in sorted(_bound_slots(name)):
+        if other := _ask(_socket_name(name, slot), "who", found):
+            known = found.get(other.pid, other)
+            slots = known.slots if slot == _WHOLE else (*known.slots, slot)
+            found[other.pid] = known._replace(slots=slots)
+    return list(found.values())
 
 
 def holder(name: str) -> Holder | None:
-    """Return who holds this host now, or None."""
-    return _ask(name, "who")
+    """Return a process that holds this host or a slot of it now, or None."""
+    return next(iter(holders(name)), None)
 
 
-def taken_by(name: str, besides: str = "") -> dict[str, Any] | None:
-    """Return the job, user and process that hold this host.
-
-    Return None if it is free, or held for an ended job of ours.
+def held(name: str, besides: str = "") -> list[dict[str, Any]]:
+    """Return the job, user, process and slots of each valid claim on this host. An ended job of ours has none.
 
     besides: a job that may hold it; it does not count.
     """
-    other = holder(name)
-    if other is None or is_stale(other) or (other.claim and other.claim.job == besides):
-        return None
-    return described(other)
+    others = [h for h in holders(name) if not is_stale(h)]
+    return [described(h) for h in others if not (besides and h.claim and h.claim.job == besides)]
 
 
-def take(claim: Claim, name: str) -> Holder | None:
-    """Claim this host with a background process. Return None on success, or the holder if it is another job.
+def take(claim: Claim, name: str) -> Taken:
+    """Claim this host or some of its slots, the lowest free ones, with a background process.
 
     Waits for a holder that will leave: one that asked later in the same moment, or whose job is over.
     """
     deadline = time.monotonic() + WAIT_S
     while True:
-        if (door := _bound(name)) is not None:
-            _leave_behind(door, claim)
-            return None
-        other = holder(name)
-        if other and other.is_ours and other.claim and other.claim.job == claim.job:
-            if _ask(name, f"renew {claim.attempt}"):
-                return None
-        elif other and is_stale(other):
-            _ask(name, "leave")
-        elif other and not _gives_way(other, claim):
-            return other
+        with _one_at_a_time(name):
+            if doors := _free_doors(claim, name):
+                _leave_behind(doors, claim)
+                return Taken(tuple(slot for slot in doors if slot != _WHOLE))
+        others = holders(name)
+        if own := next((h for h in others if h.is_ours and h.claim and h.claim.job == claim.job), None):
+            does_fit = len(own.slots) == claim.slots
+            if _ask(_socket_of(name, own), f"renew {claim.attempt}" if does_fit else "leave") and does_fit:
+                return Taken(own.slots)
+        elif stale := [h for h in others if is_stale(h)]:
+            for one in stale:
+                _ask(_socket_of(name, one), "leave")
+        elif others and not any(_gives_way(h, claim) for h in others):
+            return Taken(by=others[0])
         if time.monotonic() > deadline:
-            return other or Holder(pid=0, uid=0)
+            return Taken(by=next(iter(others), Holder(pid=0, uid=0)))
         time.sleep(_PAUSE_S)
+
+
+def _socket_name(name: str, slot: int) -> str:
+    return name if slot == _WHOLE else f"{name}.{slot}"
+
+
+def _socket_of(name: str, held_by: Holder) -> str:
+    return _socket_name(name, held_by.slots[0] if held_by.slots else _WHOLE)
+
+
+def _bound_slots(name: str) -> set[int]:
+    """Return which of this host's claims some process has bound, by the kernel's list of sockets."""
+    with open("/proc/net/unix", errors="replace") as file:
+        names = [words[7].rstrip("\n") for line in file if len(words := line.split(None, 7)) == 8]
+    ends = [one[len(name) + 1 :] for one in names if one.startswith(f"@{name}")]
+    return {int(end[1:]) if end else _WHOLE for end in ends if not end or (end[0] == "." and end[1:].isdigit())}
+
+
+@contextlib.contextmanager
+def _one_at_a_time(name: str) -> Iterator[None]:
+    """Decide one claim after the other on this host. Without that, two that ask for much might both go without."""
+    deadline = time.monotonic() + _DOOR_S
+    while (door := _bound(f"{name}.door")) is None and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S / 10)
+    try:
+        yield
+    finally:
+        if door:
+            door.close()
+
+
+def _free_doors(claim: Claim, name: str) -> dict[int, socket.socket]:
+    """Bind the sockets of what is claimed, by slot. Return {} if there are not enough.
+
+    What others hold is looked at after that, so that of the whole host and a slot never both are given away.
+    """
+    doors: dict[int, socket.socket] = {}
+    for slot in range(claim.of) if claim.slots else (_WHOLE,):
+        if len(doors) < (claim.slots or 1) and (door := _bound(_socket_name(name, slot))):
+            doors[slot] = door
+    others = _bound_slots(name) - doors.keys()
+    if len(doors) == (claim.slots or 1) and not (_WHOLE in others if claim.slots else others):
+        return doors
+    for door in doors.values():
+        door.close()
+    return {}
 
 
 def _bound(name: str) -> socket.socket | None:
@@ -142,10 +222,12 @@ def _gives_way(other: Holder, claim: Claim) -> bool:
     return theirs is not None and other.age_s < YOUNG_S and claim.precedence < theirs.precedence
 
 
-def _ask(name: str, word: str) -> Holder | None:
-    """Send a word to the process that holds the host and return its answer.
+def _ask(name: str, word: str, known: dict[int, Holder] | None = None) -> Holder | None:
+    """Send a word to the process that holds this socket and return its answer.
 
     Return None if there is none or it just ended.
+
+    known: processes that have answered; they are not asked again.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(_TALK_S)
@@ -154,6 +236,8 @@ def _ask(name: str, word: str) -> Holder | None:
         except OSError:
             return None
         pid, uid = _peer(caller)
+        if known and pid in known:
+            return known[pid]
         try:
             caller.sendall(word.encode())
             caller.shutdown(socket.SHUT_WR)
@@ -168,29 +252,31 @@ def _ask(name: str, word: str) -> Holder | None:
             return Holder(pid, uid)
 
 
-def _leave_behind(door: socket.socket, claim: Claim) -> None:
+def _leave_behind(doors: dict[int, socket.socket], claim: Claim) -> None:
     """Start the holder process. Return once it answers."""
     ready, told = os.pipe()
     if os.fork() == 0:
         try:
             os.setsid()
             os.chdir("/")
-            door.listen(64)  # SO_PEERCRED names the process that called listen()
+            for door in doors.values():
+                door.listen(64)  # SO_PEERCRED names the process that called listen()
             nothing = os.open(os.devnull, os.O_RDWR)
             for fd in range(3):
                 os.dup2(nothing, fd)
             os.close(ready)
             os.close(told)
-            _hold(door, claim)
+            _hold(list(doors.values()), claim)
         finally:
             os._exit(1)
     os.close(told)
     os.read(ready, 1)
     os.close(ready)
-    door.close()
+    for door in doors.values():
+        door.close()
 
 
-def _hold(door: socket.socket, claim: Claim) -> NoReturn:
+def _hold(doors: list[socket.socket], claim: Claim) -> NoReturn:
     """Answer callers with the job that the host is held for. Never returns.
 
     The process exits if it is killed, told to leave by its own user or root, or once its attempt is over.
@@ -199,7 +285,7 @@ def _hold(door: socket.socket, claim: Claim) -> NoReturn:
     threading.Thread(target=attempt.leave_when_over, args=(claim.folder,), daemon=True).start()
     while True:
         with contextlib.suppress(OSError):
-            caller, _ = door.accept()
+            caller, _ = select.select(doors, [], [])[0][0].accept()
             with caller:
                 caller.settimeout(_TALK_S)
                 _, uid = _peer(caller)

@@ -1,11 +1,11 @@
-"""Query of the job that holds this host, for a caller that may choose another host. It changes nothing."""
+"""Query of the jobs that hold this host or slots of it, for a caller that may choose another. It changes nothing."""
 
 from __future__ import annotations
 
-from cluster.jobs.onhost.claim import taken_by
+from cluster.jobs.onhost.claim import held
 from cluster.ssh.onhost.frame import say
 
 
 def main(job: str, name: str) -> None:
-    """Print who holds this host, if that is another job with a valid claim."""
-    say({"taken_by": taken_by(name, besides=job)})
+    """Print each valid claim of another job."""
+    say({"held": held(name, besides=job)})

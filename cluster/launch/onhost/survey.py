@@ -5,18 +5,16 @@ Arguments: the shared folder to try, and directories whose `mpirun` comes before
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import os
 import platform
-import random
 import shutil
-import socket
 import subprocess
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.free_port import free_port
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "tensorpack", "numpy")
 
@@ -94,21 +92,6 @@ def _is_writable(folder: str) -> str:
     return done.stdout.strip() or "cannot be written"
 
 
-def _free_port() -> int:
-    """Return a free port outside the kernel's ephemeral range; 0 if none was found."""
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-            first = int(file.read().split()[0])
-    except (OSError, ValueError):
-        first = 32768
-    for _ in range(50):
-        port = random.randrange(*((20000, first) if first > 21000 else (61000, 65000)))
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("", port))
-            return port
-    return 0
-
-
 def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
     """Return the survey of this host."""
     mpiruns = _mpiruns(mpi_first)
@@ -127,7 +110,7 @@ def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
         "shared": _is_writable(shared),
         "user": os.environ.get("USER") or str(os.geteuid()),
         "is_root": os.geteuid() == 0,
-        "free_port": _free_port(),
+        "free_port": free_port(),
     }
 
 
