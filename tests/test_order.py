@@ -8,7 +8,7 @@ import pytest
 
 from cluster.inventory import ROOT
 from tests.left_out import SLOW_FIXTURES, fixtures_of
-from tests.order import AS_WRITTEN, BETWEEN, LONGEST, TRAININGS, in_order
+from tests.order import AS_WRITTEN, LONGEST, TRAININGS, in_order
 
 
 class Listed:
@@ -27,8 +27,6 @@ class Listed:
 
 
 PURE: list[Any] = [Listed(f"{file}.py", n) for file in "abcdef" for n in range(10)]
-HOSTS: list[Any] = [Listed(f"hosts_{file}.py", n, "lab") for file in "uvwxyz" for n in range(5)]
-LONG: list[Any] = [Listed(LONGEST[0], n, "slow") for n in range(3)]
 
 
 def test_a_seed_draws_one_order_and_another_seed_another() -> None:
@@ -41,45 +39,6 @@ def test_a_seed_draws_one_order_and_another_seed_another() -> None:
     files = [t.path.stem for t in one]
     assert 6 == 1 + sum(a != b for a, b in itertools.pairwise(files))
     assert list(range(10)) != [t.number for t in one[:10]]
-
-
-def test_long_files_come_first_and_each_is_in_an_order_of_its_own() -> None:
-    """Those with tests on hosts next; which file is next to which is drawn, and what is first in a file."""
-    found: list[Any] = list(in_order([*PURE, *HOSTS, *LONG], "1"))
-    on_hosts = found[len(LONG) : len(LONG) + len(HOSTS)]
-
-    assert LONG == found[: len(LONG)], "what trains here stays as it is written"
-    assert set(map(id, HOSTS)) == set(map(id, on_hosts))
-    files = [list(tests) for _, tests in itertools.groupby(on_hosts, key=lambda t: t.path)]
-    assert 6 == len(files)
-    assert 1 < len({tuple(t.number for t in tests) for tests in files})
-    assert [*LONG, *HOSTS, *PURE] == in_order([*PURE, *HOSTS, *LONG], "")
-
-
-def test_a_story_stays_in_its_order_and_what_shares_a_parameter_stays_together() -> None:
-    """The rest of the file is drawn around it; what a module sets up for several tests is set up once for each value."""
-    story: list[Any] = [Listed("a.py", n, *(["lab", "story"] if n in (2, 3, 7) else ["lab"])) for n in range(10)]
-    drawn: list[list[Any]] = [list(in_order(story, str(seed))) for seed in range(20)]
-    orders = [[t.number for t in tests] for tests in drawn]
-    assert {(2, 3, 7)} == {(o[2], o[3], o[7]) for o in orders}
-    assert all(sorted(o) == list(range(10)) for o in orders)
-    assert 10 < len({tuple(o) for o in orders})
-
-    shared: list[Any] = [Listed("a.py", n, value=n % 2) for n in range(10)]
-    for seed in range(20):
-        found: list[Any] = list(in_order(shared, str(seed)))
-        values = [t.callspec.indices["made"] for t in found]
-        assert 1 == sum(a != b for a, b in itertools.pairwise(values))
-
-
-def test_what_trains_is_spread_over_what_waits() -> None:
-    """Three processes that train at once would wait for two processors, and nothing would train beside what waits."""
-    trains: list[Any] = [Listed(name, 0, "slow") for name in TRAININGS[:3]]
-    found: list[Any] = list(in_order([*PURE, *HOSTS, *reversed(trains)], ""))
-
-    files = [path for path, _ in itertools.groupby(found, key=lambda t: t.path)]
-    assert [t.path for t in trains] == files[: 3 * (BETWEEN + 1) : BETWEEN + 1]
-    assert [*HOSTS, *PURE] == [t for t in found if t not in trains]
 
 
 def test_every_file_that_is_named_exists() -> None:

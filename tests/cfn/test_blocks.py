@@ -2,10 +2,6 @@
 
 import datetime
 import json
-import os
-import pty
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +16,9 @@ from cfn.aws import Aws, AwsError
 from cfn.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
-from cluster.lab.aws.wire import model
 from tests.cfn.conftest import cluster
 from tests.cfn.test_bad_files import reservation
-from tests.cfn.test_tasks import ROOT, inv
-from tests.conftest import PATIENCE_S
+from tests.cfn.test_tasks import inv
 
 Scene = Callable[[str, dict[str, Any]], Any]
 T = datetime.datetime(2027, 1, 15, 11, 30, tzinfo=datetime.UTC)
@@ -50,41 +44,6 @@ def offer(number: int, **changed: Any) -> dict[str, Any]:
     }
 
 
-def test_offers_of_this_size_are_listed_the_cheapest_first(fake: FakeAws, account: Aws) -> None:
-    """Of other types, sizes, lengths and regions nothing; on every page."""
-    fake.world.page_size = 1
-    fake.world.block_offers = [
-        offer(1),
-        offer(2),
-        offer(3, InstanceType="p4d.24xlarge"),
-        offer(4, InstanceCount=4),
-        offer(5, CapacityBlockDurationHours=48),
-        offer(6, AvailabilityZone="eu-west-1a"),
-    ]
-    found = blocks.offers(account, [KIND], 2, 1)
-
-    assert [f"cb-{n:017x}" for n in (2, 1)] == [o.id for o in found]
-    assert (1998.5, 24, 41.64) == (found[0].price, found[0].hours, round(found[0].each_hour, 2))
-    assert "2 x p5.48xlarge in us-east-1a, 2027-01-17 11:30 to 2027-01-18 11:30 UTC (1 day): 1,998.50 USD" in str(
-        found[0]
-    )
-    assert [offer(2)["CapacityBlockOfferingId"]] == [
-        o.id for o in blocks.offers(account, [KIND], 2, 1, T + datetime.timedelta(days=2))
-    ]
-    assert 3 == len(blocks.offers(account, [KIND, "p4d.24xlarge"], 2, 1))
-
-
-@pytest.mark.parametrize("days", [0, -1, 15, 20, 183, 189])
-def test_a_length_that_aws_does_not_sell_is_refused(days: int) -> None:
-    with pytest.raises(ConfigError, match="blocks of 1 to 14 days, or of whole weeks up to 182 days"):
-        blocks.days_of(days)
-
-
-@pytest.mark.parametrize("days", [1, 14, 21, 182])
-def test_a_length_that_aws_sells(days: int) -> None:
-    assert days == blocks.days_of(days)
-
-
 def test_a_bought_block_is_what_the_cluster_runs_in(fake: FakeAws, account: Aws) -> None:
     """Tagged as ours; the fields that the task prints are those that a plan takes; nobody buys it again."""
     fake.world.block_offers = [offer(1)]
@@ -101,58 +60,6 @@ def test_a_bought_block_is_what_the_cluster_runs_in(fake: FakeAws, account: Aws)
         blocks.buy(account, found[0], "demo")
     with pytest.raises(ConfigError, match="not among today's 0 offers"):
         blocks.pick(blocks.offers(account, [KIND], 2, 1), found[0].id)
-
-
-def test_the_fakes_answers_have_ec2s_own_names(fake: FakeAws, account: Aws) -> None:
-    """botocore's model of EC2 has every member that the fake answers with; errors of EC2 are in no model."""
-    described = model("ec2")
-    assert offer(1).keys() <= described.shape_for("CapacityBlockOffering").members.keys()
-    fake.world.block_offers = [offer(1)]
-    blocks.buy(account, blocks.offers(account, [KIND], 2, 1)[0], "demo")
-    (made,) = fake.world.reservations.values()
-    assert made.keys() <= described.shape_for("CapacityReservation").members.keys()
-    assert made["State"] in described.shape_for("CapacityReservationState").enum
-    assert made["ReservationType"] in described.shape_for("CapacityReservationType").enum
-
-
-def test_by_the_task_nothing_is_bought_without_both_answers(fake: FakeAws, tmp_path: Path) -> None:
-    values = {"name": "demo", "nodes.workers": 1, "nodes.instance_type": KIND, "access.ssh_from": "203.0.113.7/32"}
-    text.write(tmp_path / "cluster.toml", text.render(values))
-    fake.world.block_offers = [offer(1)]
-    listed = json.loads(inv(tmp_path, "stack.blocks", "--json").stdout)
-    assert (1, 1999.5) == (len(listed), listed[0]["price"])
-    buy = ("stack.blocks", "--buy", listed[0]["id"])
-    alone = inv(tmp_path, *buy)
-    assert (2, True) == (alone.returncode, "--buy asks twice: run it on a terminal" in alone.stderr)
-    assert f"would buy {listed[0]['id']}" in inv(tmp_path, *buy, "--dry-run").stdout
-
-    for wrong in ("no\n1999.50\n", "demo\n1999\n"):
-        said = answered(tmp_path, *buy, answers=wrong)
-        assert "nothing was changed" in said and not fake.world.reservations, wrong
-    assert "This pays 1,999.50 USD at once" in said and "Once more, by its price" in said
-    said = answered(tmp_path, *buy, answers="demo\n1999.50\n")
-    assert 'nodes.capacity = "capacity-block"' in said and len(fake.world.reservations) == 1
-
-
-def answered(folder: Path, *words: str, answers: str) -> str:
-    """What a task says on a terminal on which these answers are typed."""
-    code = "import sys; sys.argv[0] = 'inv'; from invoke.main import program; program.run()"
-    ours, theirs = pty.openpty()
-    os.write(ours, answers.encode())
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, "--search-root", str(ROOT), *words],
-            cwd=folder,
-            stdin=theirs,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return done.stdout + done.stderr
 
 
 def test_what_a_cluster_has_of_its_reservation_is_its_own(fake: FakeAws, account: Aws, scene: Scene) -> None:

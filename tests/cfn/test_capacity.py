@@ -11,12 +11,10 @@ import boto3
 import pytest
 from moto.ec2 import ec2_backends
 
-from cfn import cost, create, disks, failover, hosts, plan, progress, room, stack, status, update
+from cfn import create, disks, failover, hosts, plan, room, stack, status, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile, Master, Network
-from cfn.groups import group_names
-from cfn.room import NoCapacity
+from cfn.clusterfile.fields import Access, ClusterFile, Network
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.world import ACCOUNT
@@ -35,16 +33,6 @@ def quiet(_: str) -> None:
 def zones(account: Aws, kind: str) -> list[str]:
     """The zones that offer a type, in the order in which they are tried."""
     return [c.zone for c in plan.make(account, cluster(instance_type=kind)).choices]
-
-
-def test_the_plan_says_which_zones_and_types_are_tried_in_order(fake: FakeAws, account: Aws) -> None:
-    made = plan.make(account, cluster(instance_type=(FIRST, SECOND), min_nodes=2))
-    tried = [(c.instance.name, c.zone) for c in made.choices]
-
-    assert tried == [(k, z) for k in (FIRST, SECOND) for z in zones(account, k)]
-    assert tried == [(t["instance_type"], t["zone"]) for t in made.as_json()["tries"]]
-    assert f"{FIRST} in {', '.join(zones(account, FIRST))}, then {SECOND} in " in str(made)
-    assert "begins with 2 hosts where no more can be had" in str(made)
 
 
 def test_no_zone_has_the_first_type_so_the_second_is_taken_in_one_command(
@@ -74,20 +62,6 @@ def test_no_zone_has_the_first_type_so_the_second_is_taken_in_one_command(
     assert status.look(account, file).is_healthy
     assert 1 == len(boto3.client("efs").describe_file_systems()["FileSystems"])  # of those before nothing is left
     assert {"demo"} == {s.name for s in fake.world.stacks.values() if s.status != "DELETE_COMPLETE"}
-
-
-def test_nowhere_is_said_with_all_that_was_tried_and_nothing_is_left(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    scene("capacity", {FIRST: 0})
-    with pytest.raises(NoCapacity) as error:
-        failover.create_where_there_is_room(account, plan.make(account, cluster(instance_type=FIRST)), quiet)
-
-    for zone in zones(account, FIRST):
-        assert f"{FIRST} in {zone}: We currently do not have sufficient {FIRST} capacity" in str(error.value)
-    assert "--wait 6h" in str(error.value) and "inv stack.blocks" in str(error.value)
-    assert stack.find(account, "demo") is None
-    assert [] == boto3.client("efs").describe_file_systems()["FileSystems"]
-    described = boto3.client("ec2").describe_instances()["Reservations"]
-    assert all("terminated" == i["State"]["Name"] for r in described for i in r["Instances"])
 
 
 def test_instances_that_ec2_ends_as_they_start_are_told_with_the_reason(
@@ -139,30 +113,6 @@ def test_disks_whose_key_auto_scaling_may_not_use_are_refused_before_anything_is
     kms.disable_key(KeyId=key.rpartition("/")[2])
     with pytest.raises(ConfigError, match="which is Disabled: enable it"):
         plan.make(account, file)
-
-
-def test_it_is_tried_again_until_there_is_room(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    scene("capacity", {SECOND: 0})
-    told: list[str] = []
-
-    def show(line: str) -> None:
-        told.append(line)
-        if "tried in vain; again in" in line:
-            scene("capacity", {SECOND: 9})
-
-    file = with_(cluster(workers=1), network=Network(zone="us-east-1a"))
-    made = plan.make(account, file)
-    assert 2 == len(failover.create_where_there_is_room(account, made, show, wait_s=3600, pause_s=0.1))
-    assert 1 == sum("1 tried in vain; again in" in line for line in told)
-
-
-def test_the_time_for_that_ends(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    scene("capacity", {SECOND: 0})
-    made = plan.make(account, with_(cluster(workers=1), network=Network(zone="us-east-1a")))
-    began = time.monotonic()
-    with pytest.raises(NoCapacity):
-        failover.create_where_there_is_room(account, made, quiet, wait_s=0.5, pause_s=300)
-    assert time.monotonic() - began < 250
 
 
 @pytest.mark.parametrize(("wait", "seconds"), [("", 0), ("30m", 1800), ("6h", 21600), ("2d", 172800)])
@@ -219,48 +169,6 @@ def test_a_cluster_may_begin_with_fewer_and_grows(fake: FakeAws, account: Aws, s
     assert [h.instance_id for h in found] == [h.instance_id for h in after[:3]]
     assert [0, 1, 2, 3] == [h.rank for h in after]
     assert status.look(account, file).is_healthy
-
-
-def test_fewer_than_that_moves_on(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    first, second = zones(account, SECOND)[:2]
-    scene("capacity", {f"{SECOND}@{first}": 2})
-    found = failover.create_where_there_is_room(account, plan.make(account, cluster(min_nodes=3)), quiet)
-    assert (4, second) == (len(found), stack.outputs(account, "demo")["Zone"])
-
-
-@pytest.mark.parametrize(("least", "is_given_up"), [(2, False), (3, False), (4, True)])
-def test_a_zone_is_left_only_for_hosts_that_it_cannot_begin_without(
-    fake: FakeAws, account: Aws, scene: Scene, least: int, is_given_up: bool
-) -> None:
-    """Refused a third worker while the two that there are still boot."""
-    scene("capacity", {f"{SECOND}@{zones(account, SECOND)[0]}": 3})
-    scene("nodes", {"role": "worker", "do": "silent", "times": 2})
-    made = plan.make(account, cluster(min_nodes=least))
-    watch = progress.Watch(account, create.begin(account, made, False), quiet, group_names(made.design.file))
-    wait_for(lambda: watch.look() and "demo-workers" in watch.refused, 30, "the third worker is refused")
-
-    tried = room.Room(watch, made.design)
-    tried.look()
-
-    assert is_given_up == bool(tried.refusal)
-    assert "master" != tried.role
-
-
-def test_what_goes_on_besides_is_asked_while_a_stack_is_made(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    """By it a create is given up, long before its time is."""
-    fake.world.scale = 0.005  # 30 minutes take 9 s
-    scene("nodes", {"role": "worker", "do": "silent", "times": 1})
-    made = plan.make(account, cluster(workers=1))
-    watch = progress.Watch(account, create.begin(account, made, False), quiet)
-
-    class Asked(Exception):
-        """It was."""
-
-    def asked() -> None:
-        raise Asked
-
-    with pytest.raises(Asked):
-        progress.follow(watch, asked)
 
 
 def test_a_running_stack_keeps_its_type_and_zone(fake: FakeAws, account: Aws, scene: Scene) -> None:
@@ -338,34 +246,3 @@ def test_words_that_mean_another_zone_may_help(said: str) -> None:
 )
 def test_words_that_mean_no_zone_helps(said: str) -> None:
     assert not room.is_for_lack_of_room(said)
-
-
-def test_a_failed_boot_is_no_lack_of_room(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    """The next zone would fail the same: the first cause is told at once, and one zone was tried."""
-    scene("nodes", {"role": "worker", "do": "fail", "step": "setup", "last": "exit 1"})
-    told: list[str] = []
-    with pytest.raises(stack.StackError, match="first boot failed setup: exit 1") as error:
-        failover.create_where_there_is_room(account, plan.make(account, cluster(workers=1)), told.append)
-    assert not isinstance(error.value, NoCapacity)
-    assert 1 == sum(line.startswith("trying") for line in told)
-
-
-def test_a_master_on_demand_beside_workers_on_spot(fake: FakeAws, account: Aws, scene: Scene) -> None:
-    """Its launch template asks for no spot instance, and the bill knows both prices."""
-    scene("prices", {SECOND: 10.0})
-    scene("spot_prices", {SECOND: 4.0})
-    file = with_(cluster(workers=2, capacity="spot"), master=Master(capacity="on-demand"))
-    made = plan.make(account, file)
-    resources = json.loads(made.body)["Resources"]
-
-    def is_spot(role: str) -> bool:
-        return "InstanceMarketOptions" in resources[f"{role}Template"]["Properties"]["LaunchTemplateData"]
-
-    assert (False, True) == (is_spot("Master"), is_spot("Worker"))
-    assert "spot, the master on demand" in str(made)
-    failover.create_where_there_is_room(account, made, quiet)
-    assert [("on-demand", 10.0), ("spot", 4.0), ("spot", 4.0)] == [
-        (h.market, h.usd_per_hour) for h in cost.look(account, file).hosts
-    ]
-    with pytest.raises(ConfigError, match=r"master.capacity: 'spot' is unknown"):
-        Master(capacity="spot")

@@ -1,32 +1,18 @@
 """What a cluster has cost: from a group's history, purely; and on the fake."""
 
 import datetime
-import json
-from dataclasses import replace as with_
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfn import cost, create, plan, prices, spending, stop
+from cfn import cost, create, plan, prices, stop
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile, Master
-from cfn.eks import cost as eks_cost
-from cfn.eks import life
-from cfn.eks import plan as eks_plan
-from cfn.eks.groups import scaling_groups
-from cfn.prices import PriceList
-from cfn.stack import StackError
+from cfn.clusterfile.fields import ClusterFile
 from cluster.guard.onhost.history import Span, past, spans
-from cluster.jobs import job_table
-from cluster.jobs.cost import priced, with_cost_anew
-from cluster.jobs.record import JobView, Status
-from cluster.jobs.state import JobState
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
-from tests.cluster.jobs_here import a_job
 
 T = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
@@ -137,71 +123,6 @@ def test_the_bill_by_host_with_those_that_are_gone_and_both_markets(fake: FakeAw
     assert "spot" in str(found) and "30.00 USD per hour now" in str(found)
 
 
-def test_the_bill_of_a_cluster_on_eks(
-    fake: FakeAws, account: Aws, scene: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two nodes, one of them replaced, and the control plane: each to now or to its end, and what both markets ask."""
-    scene("prices", {"g5.12xlarge": 10.0})
-    scene("spot_prices", {"g5.12xlarge": 4.0})
-    file = cluster(workers=1)
-    life.make(account, eks_plan.make(account, file), lambda _: None)
-    (group,) = (g for g in fake.world.groups.values() if g.name in scaling_groups(account, "demo-eks"))
-    lost = group.in_service[0].id
-    account.client("autoscaling").terminate_instance_in_auto_scaling_group(
-        InstanceId=lost, ShouldDecrementDesiredCapacity=False
-    )
-    assert fake.world.wait_until(
-        lambda: len(group.in_service) == 2 and lost not in [m.id for m in group.members], 300 / fake.world.scale
-    )
-
-    found = eks_cost.look(account, file, until=datetime.datetime.now(datetime.UTC) + 2 * HOUR)
-
-    assert [pytest.approx(2.0, abs=0.1)] * 2 == [h.hours for h in found.hosts[:2]]
-    assert all(h.role == "node" and h.address for h in found.hosts[:2])
-    gone = found.hosts[-1]
-    assert (3, lost, "", True) == (len(found.hosts), gone.instance_id, gone.address, gone.hours < 0.1)
-    plane = found.control_plane
-    assert plane and pytest.approx(2.0, abs=0.1) == plane.hours
-    assert found.hours * 10 + plane.hours * 0.1 == pytest.approx(found.usd)
-    assert found.hours * 4 + plane.hours * 0.1 == pytest.approx(found.other_usd)
-    assert pytest.approx(20.1) == found.usd_per_hour
-    assert "Kubernetes" not in {i.kind for i in found.items}, "the control plane is billed once"
-    assert f"control plane            {'demo-eks':<19}" in str(found) and "gone " in str(found)
-
-    (tmp_path / "cluster.toml").write_text(f'name = "demo"\n[access]\nssh_from = "{file.access.ssh_from}"\n')
-    spending.show_cost(str(tmp_path / "cluster.toml"), True, True)
-    said = json.loads(capsys.readouterr().out)
-    assert ("demo-eks", 0.1) == (said["cluster"], said["control_plane"]["usd_per_hour"]), "it is the only one"
-    body = json.dumps({"Resources": {"Gateway": {"Type": "AWS::EC2::InternetGateway"}}})
-    account.client("cloudformation").create_stack(StackName="demo", TemplateBody=body)
-    with pytest.raises(StackError, match="stack demo is CREATE_"):
-        spending.show_cost(str(tmp_path / "cluster.toml"), True, True)
-    assert "demo-eks is there, too: inv stack.cost --eks" in capsys.readouterr().err
-    spending.show_cost(str(tmp_path / "cluster.toml"), True, True, of_eks=True)
-    assert "demo-eks" == json.loads(capsys.readouterr().out)["cluster"]
-
-
-def test_a_block_that_was_paid_in_advance_leaves_the_sum_of_the_rest(account: Aws, scene: Any) -> None:
-    """A small master on demand beside it costs by the hour; at another market's price the block counts."""
-    scene("prices", {"m7i.large": 0.5, "p5.48xlarge": 100.0})
-    kind = {"instance_type": "p5.48xlarge", "capacity": "capacity-block", "reservation": "cr-0123456789abcdef0"}
-    plain = cluster(workers=1, **kind)
-    file = ClusterFile(name="demo", nodes=plain.nodes, access=plain.access, master=Master(instance_type="m7i.large"))
-    span, listed = Span(instance_id="i-1", begins=T, ends=None), PriceList(account)
-    hosts = tuple(
-        cost.host_cost(file, listed, role, span, 10.0, name, "us-east-1a")
-        for role, name in (("master", "m7i.large"), ("worker", "p5.48xlarge"))
-    )
-    found = cost.Cost(cluster="demo", hosts=hosts, items=())
-
-    assert (5.0, 0.5, 20.0) == (found.usd, found.usd_per_hour, found.hours)
-    assert "total     20.00 hours, 5.00 USD; 0.50 USD per hour now" in str(found)
-    assert "10.00 h  paid in advance" in str(found) and "the capacity block was paid in advance" in str(found)
-    assert "a price is unknown" not in str(found)
-    given = with_(file, nodes=with_(file.nodes, usd_per_hour=30.0))
-    assert (30.0, 100.0) == cost.usd_per_hour(given, listed, "worker", "p5.48xlarge", "us-east-1a")
-
-
 def test_no_price_is_no_sum_and_says_how_to_give_one(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     create.create(account, plan.make(account, file), lambda _: None)
     stop.stop(account, file, lambda _: None)
@@ -210,34 +131,6 @@ def test_no_price_is_no_sum_and_says_how_to_give_one(fake: FakeAws, file: Cluste
     assert (None, None, 4) == (found.usd, found.until("job", 60).usd, len(found.hosts))
     assert all(h.span.ends for h in found.hosts)
     assert "set nodes.usd_per_hour" in str(found)
-
-
-def test_whoever_may_not_import_it_asks_a_process(
-    fake: FakeAws, file: ClusterFile, account: Aws, capfd: pytest.CaptureFixture[str], scene: Any,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Of the time between two moments, the part of each host; so a job's list and page have it of the job's own."""
-    scene("prices", {"g5.12xlarge": 10.0})
-    create.create(account, plan.make(account, file), lambda _: None)
-    now = datetime.datetime.now(datetime.UTC)
-    since, until = (now + HOUR).isoformat(), (now + 2 * HOUR).isoformat()
-
-    assert 0 == cost.main(["us-east-1", "demo", "--since", since, "--until", until])
-    said = json.loads(capfd.readouterr().out)
-    assert (4, pytest.approx(4.0), pytest.approx(40.0)) == (len(said["hosts"]), said["hours"], said["usd"])
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nobody has asked before
-    for limit in ("LIST_S", "PAGE_S"):
-        monkeypatch.setattr(f"cluster.jobs.cost.{limit}", 300.0)
-    began, status = (now + HOUR).timestamp(), Status(state=JobState.SUCCEEDED)
-    asked = a_job("", "x", stack="us-east-1/demo")
-    ended = JobView(job=asked, status=status, folder="/f", owner="me", age_s=7200, began=began)
-    (listed,) = priced([ended], lambda stack: None)
-    assert 80.0 == pytest.approx(listed.usd) == pytest.approx(with_cost_anew(ended).usd)
-    assert " 80.00 " in job_table.table([listed], everything=True)
-
-    assert 1 == cost.main(["us-east-1", "nobody"])
-    assert "there is no stack nobody" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from cfn import orphans
 from cfn.aws import Aws
 from cfn.eks import life, plan
 from cfn.progress import wait_for
-from cfn.stack import find
 from cfn.tagged import made
 from cfn.tasks import load
 from cluster.lab.aws import FakeAws
@@ -25,9 +24,7 @@ workers = 1
 """
 TRUST = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "eks.amazonaws.com"}}
 RIGHT = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
-TAGGED = [{"Key": "dlami-cluster:cluster", "Value": "demo-eks"}]
 KINDS = {"node group", "Kubernetes", "key", "role", "log group"}
-OURS = {"dlami-cluster:cluster": "gone-eks"}
 
 
 def left_by_hand(fake: FakeAws, region: str, cluster: str) -> dict[str, str]:
@@ -92,46 +89,6 @@ def test_what_a_kubernetes_left_is_found_and_removed(fake: FakeAws, account: Aws
     assert ["demo-eks", f"theirs-{HERE}"] == sorted(clusters)
 
     _leave_the_group(fake, account)
-
-
-def test_a_load_balancer_whose_kubernetes_is_gone_is_found(fake: FakeAws, account: Aws, living: None) -> None:
-    """Of our pages alone: what a living one has made, of ours or in a cluster without our stack, is its own to end."""
-    elb = boto3.client("elbv2", region_name=HERE)
-    subnets = [s["SubnetId"] for s in boto3.client("ec2", region_name=HERE).describe_subnets()["Subnets"][:2]]
-    for name, cluster, tags in (
-        ("left", "gone-eks", {**OURS, "kubernetes.io/service-name": "dlami/gone-jupyter"}),
-        ("lives", "demo-eks", {"dlami-cluster:cluster": "demo-eks"}),
-        ("own-kubernetes", "demo-eks", OURS),
-        ("theirs", "gone-eks", {}),
-    ):
-        said = {**tags, f"kubernetes.io/cluster/{cluster}": "owned"}
-        listed = [{"Key": k, "Value": v} for k, v in said.items()]
-        elb.create_load_balancer(Name=name, Type="network", Subnets=subnets, Tags=listed)
-    found = orphans.find(account, [HERE])
-    assert ["left"] == [o.thing.item.id for o in found.orphans]
-    assert "load balancer left: 0.54 USD per day (of dlami/gone-jupyter in a Kubernetes that is gone" in str(found)
-    orphans.remove(account, found.orphans[0], wait_s=0)
-    assert {"lives", "own-kubernetes", "theirs"} == {
-        b["LoadBalancerName"] for b in elb.describe_load_balancers()["LoadBalancers"]
-    }
-
-
-def test_what_eksctl_made_from_our_file_lives_as_long_as_its_stacks(fake: FakeAws, account: Aws) -> None:
-    """Its stacks have names of their own, and what it makes has our tag: nothing of it is offered for removal."""
-    network = {
-        "Resources": {"Network": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16", "Tags": TAGGED}}}
-    }
-    cloudformation = boto3.client("cloudformation", region_name=HERE)
-    eksctl = [{"Key": "alpha.eksctl.io/cluster-name", "Value": "demo-eks"}]
-    stack = "eksctl-demo-eks-cluster"
-    cloudformation.create_stack(StackName=stack, TemplateBody=json.dumps(network), Tags=eksctl)
-    left_by_hand(fake, HERE, "demo-eks")
-    assert wait_for(lambda: "CREATE_COMPLETE" == find(account, stack).status, 300, lambda: None)
-    assert () == orphans.find(account, [HERE]).orphans
-
-    cloudformation.delete_stack(StackName=stack)
-    assert wait_for(lambda: find(account, stack) is None, 300, lambda: None)
-    assert KINDS == {o.thing.item.kind for o in orphans.find(account, [HERE]).orphans}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """The life of an EKS cluster on the fake AWS, by the tasks that a user types: plan, create, change, status, delete."""
 
 import json
-import os
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import pytest
 
 from cfn import orphans
 from cfn.aws import Aws
-from cfn.eks import life, outputs, plan, preflight, tasks
+from cfn.eks import life, outputs, plan, tasks
 from cfn.eks.design import file_for_eks
-from cfn.stack import StackError, find
+from cfn.stack import find
 from cfn.tasks import load
 from cluster.eks.document import read
 from cluster.errors import ConfigError, NothingToDo
@@ -126,21 +124,6 @@ def test_a_lustre_that_stays_is_named_with_what_ends_it(
     assert f'eks.fsx = "{lustre}:{was["FastName"]}"' in text
 
 
-def test_a_node_group_without_room_says_why(path: str, fake: FakeAws, account: Aws, scene: Scene) -> None:
-    """EC2's own words, as its Auto Scaling group heard them, long before CloudFormation gives up; and nothing is left."""
-    fake.world.scale = 0.001
-    scene("capacity", {"g5.12xlarge": 1})
-    heard: list[str] = []
-    with pytest.raises(StackError) as error:
-        life.make(account, plan.make(account, load(path)), heard.append)
-    assert "create of stack demo-eks failed (ROLLBACK_COMPLETE): Nodes (AWS::EKS::Nodegroup)" in str(error.value)
-    assert "We currently do not have sufficient g5.12xlarge capacity" in str(error.value)
-    assert any("no instance yet: We currently do not have sufficient" in line for line in heard)
-    assert "`inv eks.delete`, then `inv eks.create`" in str(error.value)
-    with pytest.raises(StackError, match=r"is ROLLBACK_COMPLETE: an earlier create failed .* `inv eks.delete` first"):
-        made(path, account)
-
-
 def test_the_zone_with_room_is_found(path: str, fake: FakeAws, account: Aws, scene: Scene) -> None:
     """As for the bare stack: each zone is tried in turn and left clean; where none has room, all are named."""
     scene("capacity", {"g5.12xlarge@us-east-1a": 0, "g5.12xlarge@us-east-1b": 1})
@@ -154,18 +137,6 @@ def test_the_zone_with_room_is_found(path: str, fake: FakeAws, account: Aws, sce
     assert 2 <= len([h for h in heard if "no instance yet: We currently do not have sufficient" in h])
     systems = boto3.client("efs").describe_file_systems()["FileSystems"]
     assert [now.outputs["FileSystem"]] == [s["FileSystemId"] for s in systems], "none is left of the other zones"
-
-
-def test_where_no_zone_has_room_all_are_named(path: str, account: Aws, scene: Scene) -> None:
-    """With what helps here; and nothing is left of it."""
-    Path(path).write_text(f'{FILE}[network]\nzone = "us-east-1a"\n')
-    scene("capacity", {"g5.12xlarge": 0})
-    made_of = plan.make(account, load(path))
-    with pytest.raises(StackError) as error:
-        life.make_where_there_is_room(account, made_of, lambda _: None, wait_s=0.1)
-    assert "g5.12xlarge in us-east-1a: We currently do not have sufficient g5.12xlarge capacity" in str(error.value)
-    assert "try again with --wait 6h, or name more types" in str(error.value)
-    assert find(account, "demo-eks") is None
 
 
 def test_what_runs_there_is_for_the_type_that_had_room(
@@ -206,108 +177,6 @@ def test_what_runs_there_is_for_the_type_that_had_room(
     assert [node, node] == [one["spec"]["template"]["spec"]["nodeSelector"] for one in plugins]
 
 
-def test_too_many_nodes_for_the_account_are_refused_before(path: str, account: Aws, scene: Scene) -> None:
-    scene("quotas", {"L-DB2E81BA": 48.0})
-    with pytest.raises(ConfigError, match=r"nodes\.workers: 2 x g5\.12xlarge are 96 vCPUs, the account's limit"):
-        plan.make(account, load(path))
-
-
-def test_a_load_balancer_of_kubernetes_is_named_before_it_holds_the_network(path: str, account: Aws) -> None:
-    """CloudFormation would fail on the network after half an hour, and name neither the service nor its remedy."""
-    made(path, account)
-    found = outputs.told(account, "demo")
-    boto3.client("elbv2").create_load_balancer(
-        Name="k8s-dlami-jupyter", Type="network", Subnets=[found["PrivateSubnet"]]
-    )
-    with pytest.raises(StackError) as error:
-        tasks.remove_cluster(path, True, False, "", False)
-    assert "k8s-dlami-jupyter was made by a Kubernetes service" in str(error.value)
-    assert "`kubectl delete namespace dlami`" in str(error.value)
-    there = find(account, "demo-eks")
-    assert there is not None
-    assert there.is_usable
-
-
-def test_a_load_balancer_in_an_existing_network_is_named_before_nobody_knows_of_it(path: str, account: Aws) -> None:
-    """It holds nothing there, and would be billed on unseen; those of others in that network are nobody's business here."""
-    ec2, elb = boto3.client("ec2"), boto3.client("elbv2")
-    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    subnets = [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{n}.0/24", AvailabilityZone=f"us-east-1{z}")["Subnet"]["SubnetId"]
-        for n, z in enumerate("ab")
-    ]
-    Path(path).write_text(
-        f'{FILE}[network]\nvpc = "{vpc}"\npublic_subnet = {json.dumps(subnets)}\nprivate_subnet = {json.dumps(subnets)}\n'
-    )
-    made(path, account)
-    theirs = [{"Key": "kubernetes.io/cluster/another", "Value": "owned"}]
-    elb.create_load_balancer(Name="theirs", Type="network", Subnets=subnets, Tags=theirs)
-    tags = {"kubernetes.io/cluster/demo-eks": "owned", "kubernetes.io/service-name": "dlami/demo-jupyter"}
-    ours = elb.create_load_balancer(
-        Name="a1b2", Type="network", Subnets=subnets, Tags=[{"Key": k, "Value": v} for k, v in tags.items()]
-    )["LoadBalancers"][0]["LoadBalancerArn"]
-    with pytest.raises(StackError) as error:
-        tasks.remove_cluster(path, True, False, "", False)
-    said = str(error.value)
-    assert said.startswith("a1b2 was made by a Kubernetes service and would be billed on without anybody's knowing")
-    assert "`kubectl delete service --namespace dlami demo-jupyter`" in said
-    assert f"aws elbv2 delete-load-balancer --region us-east-1 --load-balancer-arn {ours}" in said
-    elb.delete_load_balancer(LoadBalancerArn=ours)
-    tasks.remove_cluster(path, True, False, "", False)
-    assert find(account, "demo-eks") is None
-    assert ["theirs"] == [b["LoadBalancerName"] for b in elb.describe_load_balancers()["LoadBalancers"]]
-
-
-def test_where_nobody_may_look_for_load_balancers_the_deletion_goes_on(
-    path: str, account: Aws, scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(path, account)
-    scene("faults", {"service": "elbv2", "action": "DescribeLoadBalancers", "code": "AccessDenied"})
-    tasks.remove_cluster(path, True, False, "", False)
-    assert "load balancers   not looked for (" in capsys.readouterr().err
-    assert find(account, "demo-eks") is None
-
-
-def test_an_unhealthy_add_on_is_a_problem(
-    path: str, fake: FakeAws, account: Aws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(path, account)
-    fake.world.addon_states["aws-efs-csi-driver"] = "DEGRADED"
-    assert not tasks.show_status(path, False)
-    text = capsys.readouterr().out
-    assert "wrong      add-on aws-efs-csi-driver is DEGRADED" in text
-    assert "InsufficientNumberOfReplicas: The add-on is unhealthy" in text
-
-
-def test_another_one_who_asks_changes_nothing(path: str, fake: FakeAws, account: Aws) -> None:
-    """The operator of the cluster is who made it; a colleague's plan does not take it over."""
-    made(path, account)
-    fake.world.caller = "arn:aws:iam::123456789012:user/colleague"
-    again = plan.make(account, load(path))
-    assert "arn:aws:iam::123456789012:user/operator" == again.design.operator
-
-
-def test_a_session_of_a_role_is_that_role(path: str, fake: FakeAws, account: Aws) -> None:
-    """With its path, which the session's own name lacks: an access entry of anything else lets nobody in."""
-    boto3.client("iam").create_role(RoleName="Admin", Path="/aws-reserved/", AssumeRolePolicyDocument="{}")
-    fake.world.caller = "arn:aws:sts::123456789012:assumed-role/Admin/me@example.org"
-    assert "arn:aws:iam::123456789012:role/aws-reserved/Admin" == preflight.operator(account)
-
-
-def test_zones_in_which_eks_has_no_interfaces_are_passed_over(
-    path: str, account: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are known by ids that mean the same in every account; a zone's name does not."""
-    ids = {z["ZoneName"]: z["ZoneId"] for z in boto3.client("ec2").describe_availability_zones()["AvailabilityZones"]}
-    assert "use1-az3" in ids.values()
-    monkeypatch.setattr(preflight, "WITHOUT_EKS", {ids["us-east-1a"], ids["us-east-1c"]})
-    found = preflight.choices(account, load(path))[0]
-    assert ("us-east-1b", "us-east-1d") == (found.zone, found.second_zone)
-    Path(path).write_text(f'{FILE}[network]\nzone = "us-east-1a"\n')
-    with pytest.raises(ConfigError, match=r"network\.zone: us-east-1a has the nodes' type and no room for EKS"):
-        plan.make(account, load(path))
-
-
 def test_subnets_of_an_existing_network_are_used(path: str, account: Aws) -> None:
     """The nodes in the first, EKS's interfaces in both."""
     ec2 = boto3.client("ec2")
@@ -324,30 +193,6 @@ def test_subnets_of_an_existing_network_are_used(path: str, account: Aws) -> Non
     network = json.loads(made_of.body)["Resources"]["Kubernetes"]["Properties"]["ResourcesVpcConfig"]
     assert subnets == network["SubnetIds"]
     assert ("us-east-1b", "us-east-1a") == (made_of.design.zone, made_of.design.second_zone)
-
-
-def program(folder: Path, text: str) -> None:
-    """An `aws` for this test alone."""
-    own = folder / "aws"
-    own.write_text(f"#!/bin/sh\n{text}\n")
-    own.chmod(own.stat().st_mode | stat.S_IXUSR)
-
-
-def test_kubectls_way_is_written_when_asked(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the AWS CLI, under the context that the file names; its failure is one sentence, its absence too."""
-    command = tasks.kubeconfig_command(load(path))
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, 'echo "Added new context $8 with $*"')
-    tasks.write_kubeconfig(command)
-    assert "with eks update-kubeconfig --region us-east-1 --name demo-eks --alias demo-eks" in capsys.readouterr().err
-    program(tmp_path, "echo no credentials >&2; exit 1")
-    with pytest.raises(StackError, match=r"the cluster is ready, but aws eks .* failed: no credentials"):
-        tasks.write_kubeconfig(command)
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ConfigError, match=r"there is no AWS CLI here: install it, then aws eks update-kubeconfig"):
-        tasks.write_kubeconfig(command)
 
 
 def test_a_long_name_is_refused(path: str) -> None:

@@ -1,29 +1,21 @@
 """What can go wrong at AWS, row by row: each ends in the message or the state that an operator needs."""
 
-import itertools
-import threading
 from collections.abc import Callable
 from dataclasses import replace as with_
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
-from cfn import aws, create, hostfile, plan, progress, ready, rollback, stack, status, stop, succession, tasks, update
+from cfn import aws, create, plan, progress, rollback, stack, status, stop, succession, tasks, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
-from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.stack import StackError
-from cluster import written
 from cluster.errors import ConfigError, NothingToDo
-from cluster.hosts import read_hostfile
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.cloudformation import CloudFormation
-from tests.conftest import wait_for
 
 Scene = Callable[..., Any]
 
@@ -59,26 +51,6 @@ def test_three_refusals_in_a_row_are_ridden_out(
     assert 0 == fake.world.faults[0].times
 
 
-def test_an_expired_token_is_not_tried_again(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
-    scene("faults", {"service": "ec2", "action": "DescribeInstanceTypes", "code": "ExpiredToken", "times": 99})
-    with pytest.raises(AwsError, match="credentials have expired: renew them"):
-        plan.make(account, file)
-    assert 1 == calls(fake, "DescribeInstanceTypes")
-
-
-def test_a_denied_action_is_named(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
-    scene("faults", {"service": "cloudformation", "action": "CreateStack", "code": "AccessDenied", "status": 403})
-    with pytest.raises(
-        AwsError, match=r"creating stack demo: CreateStack was refused: .*lack the permission for CreateStack"
-    ):
-        made(account, file)
-
-
-def test_a_slow_answer_is_waited_for(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
-    scene("faults", {"service": "ec2", "action": "DescribeImages", "code": "", "delay_s": 1.0})
-    assert plan.make(account, file).hosts == 4
-
-
 def test_an_answer_that_never_comes_ends_in_a_sentence(
     fake: FakeAws, scene: Scene, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,34 +82,6 @@ def test_no_capacity_is_told_at_once_and_ends_in_its_own_words(
     assert "inv stack.delete" in str(error.value)
 
 
-def test_half_the_capacity_fails_too_and_leaves_no_instance(
-    hurried: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    """2 of 4: CREATE_COMPLETE never means fewer hosts than asked for."""
-    scene("capacity", {"g5.12xlarge": 2})
-    with pytest.raises(StackError, match="no instance: We currently do not have sufficient"):
-        made(account, file)
-
-    states = {
-        i["State"]["Name"] for r in boto3.client("ec2").describe_instances()["Reservations"] for i in r["Instances"]
-    }
-    assert {"terminated"} == states
-    assert [] == boto3.client("efs").describe_file_systems()["FileSystems"]  # nothing paid for is left
-
-
-def test_capacity_that_comes_in_time_is_used(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
-    scene("capacity", {"g5.12xlarge": 2})
-    seen: list[str] = []
-
-    def show(line: str) -> None:
-        seen.append(line)
-        if "do not have sufficient" in line:
-            scene("capacity", {"g5.12xlarge": 10})
-
-    assert 4 == len(create.create(account, plan.make(account, file), show))
-    assert any("do not have sufficient" in line for line in seen)
-
-
 def test_a_node_that_fails_to_boot_is_named_with_its_step(
     fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
 ) -> None:
@@ -167,16 +111,6 @@ def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, fi
     assert "until then EFS bills its size" in tasks.kept_text(file, kept)
 
 
-def test_a_stack_that_was_rolled_back_leaves_no_file_system_to_be_named(
-    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    """No `storage.efs = ""`, and nothing is billed that is not there."""
-    scene("nodes", {"role": "worker", "do": "fail"})
-    with pytest.raises(StackError):
-        made(account, file)
-    assert "demo is deleted; kept: nothing of the stack" == tasks.kept_text(file, create.delete(account, file, quiet))
-
-
 def test_a_silent_node_ends_in_a_time_out_and_the_stack_must_go_first(
     hurried: FakeAws, scene: Scene, file: ClusterFile, account: Aws
 ) -> None:
@@ -188,14 +122,6 @@ def test_a_silent_node_ends_in_a_time_out_and_the_stack_must_go_first(
     create.delete(account, file, quiet)
     hurried.world.scale = 0.05
     assert 4 == len(made(account, file))
-
-
-def test_a_deletion_that_fails_once_is_tried_again(
-    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    made(account, file)
-    scene("delete_failures", {"PrivateSubnet": "The subnet has dependencies and cannot be deleted."})
-    assert ["SharedFileSystem"] == list(create.delete(account, file, quiet))
 
 
 def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(
@@ -223,30 +149,6 @@ def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(
     assert stack.find(account, "demo") is None
 
 
-def test_a_stack_that_shows_its_old_status_is_not_taken_for_deleted(
-    fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was under way ends while AWS takes the request, and for a while nothing else is seen."""
-    made(account, file)
-    [live] = fake.world.stacks.values()
-    deletes = CloudFormation.delete_stack
-
-    def taken(self: CloudFormation, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        live.say("CREATE_COMPLETE")
-        looked = calls(fake, "DescribeStackEvents") + 3
-
-        def later() -> None:
-            wait_for(lambda: calls(fake, "DescribeStackEvents") >= looked, 300, "the old status is seen")
-            deletes(self, region, p)
-
-        threading.Thread(target=later).start()
-        return {}
-
-    monkeypatch.setattr(CloudFormation, "delete_stack", taken)
-    assert ["SharedFileSystem"] == list(create.delete(account, file, quiet))
-    assert "DELETE_COMPLETE" == live.status
-
-
 def test_a_deletion_that_aws_never_begins_is_not_said_to_be_done(
     fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,25 +161,6 @@ def test_a_deletion_that_aws_never_begins_is_not_said_to_be_done(
         match=r"delete of stack demo failed \(CREATE_COMPLETE\)(.|\n)*costs on: run `inv stack.delete` again",
     ):
         create.delete(account, file, quiet)
-
-
-def test_an_update_of_a_busy_stack_waits_for_nobody(
-    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    made(account, file)
-    next(iter(fake.world.stacks.values())).status = "UPDATE_IN_PROGRESS"
-    with pytest.raises(
-        StackError, match=r"stack demo is UPDATE_IN_PROGRESS; wait until it is complete, see `inv stack.status`"
-    ):
-        update.prepare(account, file)
-
-
-def test_an_update_without_changes_is_success(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    with pytest.raises(NothingToDo) as nothing:
-        update.prepare(account, file)
-    assert 0 == nothing.value.exit_code
-    assert {} == next(iter(fake.world.stacks.values())).change_sets
 
 
 def test_a_failed_update_is_rolled_back_and_says_why(
@@ -411,132 +294,3 @@ def test_what_was_deleted_by_hand_is_missed_by_every_task_that_needs_it(
         stop.start(account, file, quiet)
     assert {} == create.delete(account, file, quiet)
     assert "kept: nothing" in tasks.kept_text(file, {})
-
-
-def test_workers_that_do_not_come_are_told_after_an_update(
-    hurried: FakeAws, scene: Scene, file: ClusterFile, monkeypatch: pytest.MonkeyPatch, account: Aws
-) -> None:
-    """CloudFormation is content with the new size; we are not, until every node is ready."""
-    hurried.world.scale = 0.05
-    made(account, file)
-    scene("capacity", {"g5.12xlarge": 1})
-    more = with_(file, nodes=with_(file.nodes, workers=5))
-
-    def until_all_have_come_that_can(condition: Callable[[], bool], seconds: float, look: Callable[[], object]) -> bool:
-        """Then the time is up."""
-        outputs = stack.outputs(account, "demo")
-        assert progress.wait_for(lambda: sum(m.is_usable for m in members.read(account, outputs)) == 5, 300, look)
-        look()
-        return condition()
-
-    monkeypatch.setattr(ready, "wait_for", until_all_have_come_that_can)
-    with pytest.raises(StackError) as error:
-        update.execute(account, update.prepare(account, more), more, quiet)
-
-    assert "5 of 6 hosts of demo are ready" in str(error.value)
-    assert "do not have sufficient g5.12xlarge capacity" in str(error.value)
-
-
-def test_an_instance_that_goes_away_between_two_questions_is_left_out(
-    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    made(account, file)
-    outputs = stack.outputs(account, "demo")
-    scene("faults", {"service": "ec2", "action": "DescribeInstances", "code": "InvalidInstanceID.NotFound"})
-    assert 4 == len(members.read(account, outputs))
-
-
-def test_a_successors_new_address_is_in_the_hostfile_in_its_place(
-    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws
-) -> None:
-    """Addresses of a replaced instance are updated, and only they."""
-    made(account, file)
-    path = tmp_path / "cluster.toml"
-    text.write(path, text.render(in_stack.values(file)))
-    written.write(hostfile.targets(account, path, file), force=False)
-    before = [f"{h.address} slots={h.slots}" for h in read_hostfile(tmp_path / "hosts")]
-    new = update.replace(account, file, "2", quiet)[2].address
-
-    written.write(hostfile.targets(account, path, file), force=False)
-
-    after = [f"{h.address} slots={h.slots}" for h in read_hostfile(tmp_path / "hosts")]
-    assert [*before[:2], f"{new} slots=4", before[3]] == after
-    assert before[2] != after[2]
-
-
-def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Pages of two: events, resources, groups, activities, changes."""
-    fake.world.page_size = 2
-    told: list[str] = []
-    hosts = create.create(account, plan.make(account, file), told.append)
-
-    assert 4 == len(hosts)
-    assert 30 < len(stack.resource_ids(account, stack.get(account, "demo")))
-    assert any("network" in line and "ready" in line for line in told)
-    fake.world.amis.clear()
-    assert 4 == len(update.prepare(account, file, ami="latest").changes)
-
-
-def test_ctrl_c_leaves_aws_working_and_says_so(
-    fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch, account: Aws
-) -> None:
-    def interrupted(self: progress.Pace, heard: bool) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(progress.Pace, "rest", interrupted)
-    with pytest.raises(StackError, match=r"stopped watching; AWS goes on with demo: `inv stack.status`"):
-        made(account, file)
-    monkeypatch.undo()
-    assert 4 == len(hosts_of(account, file))
-
-
-def hosts_of(account: Aws, file: ClusterFile) -> list[members.Member]:
-    """A create that is under way is followed to its end; a finished one is there."""
-    try:
-        return made(account, file)
-    except NothingToDo:
-        return members.hosts(account, stack.outputs(account, file.name))
-
-
-def test_no_credentials_is_one_sentence(fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    with pytest.raises(AwsError, match="no AWS credentials were found; set AWS_PROFILE"):
-        plan.make(Aws("us-east-1"), file)
-
-
-def test_the_first_cause_is_the_earliest_true_failure() -> None:
-    """Cancellations and the stack's own summary are not causes."""
-    import datetime
-
-    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    rows = [
-        ("A", "CREATE_FAILED", "Resource creation cancelled"),
-        ("B", "CREATE_FAILED", "quota"),
-        ("C", "CREATE_FAILED", "also"),
-    ]
-    story = [
-        stack.Event(
-            id=str(n), time=start + datetime.timedelta(seconds=n), resource=r, kind="AWS::X::Y", status=s, reason=why
-        )
-        for (r, s, why), n in zip(rows, itertools.count(), strict=False)
-    ]
-    found = stack.first_cause(story)
-    assert found is not None and "B" == found.resource
-    assert stack.first_cause([]) is None
-
-
-def test_host_names_that_do_not_exist_are_answered_with_those_that_do(
-    fake: FakeAws, file: ClusterFile, account: Aws
-) -> None:
-    made(account, file)
-    with pytest.raises(StackError, match=r"no host '9' in this cluster; there are: 0 10\.20\."):
-        update.replace(account, file, "9", quiet)
-
-
-def test_errors_of_the_fake_are_errors_of_boto3(fake: FakeAws) -> None:
-    with pytest.raises(ClientError, match="does not have cloudformation's action DetectStackDrift"):
-        boto3.client("cloudformation").detect_stack_drift(StackName="demo")
-    with pytest.raises(ClientError, match="does not have the service lambda"):
-        boto3.client("lambda").list_functions()
-    assert ConfigError.exit_code == 2

@@ -25,8 +25,7 @@ from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.progress import wait_for
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.activity import Process, busy, typed
-from cluster.guard.onhost.api import ACTION, Api, Refused, terms
-from cluster.guard.onhost.policy import Terms
+from cluster.guard.onhost.api import ACTION, Api
 from cluster.guard.onhost.renew import Place
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
@@ -257,44 +256,6 @@ def test_a_job_goes_on_though_the_masters_clock_is_wrong(
     scene("settings", {"strict_time": True})
     monkeypatch.setattr(time, "time", lambda: true() + off_s)
     guarded.work()
-
-
-def test_the_warning_names_the_end_the_way_out_and_what_is_lost(guarded: Cluster) -> None:
-    """Fifteen minutes before, then five, when running jobs are saved."""
-    hosts = guarded.shared / ".dlami-cluster/demo/guard/hosts"
-    hosts.mkdir(parents=True)
-    (hosts / "h.json").write_text(
-        json.dumps({"host": "h", "signs": {}, "local": ["/opt/dlami/nvme: imagenet (900 GiB)"]})
-    )
-    guarded.minutes_until_nothing_costs()
-    warned = [o for o in guarded.outcomes if o.warn]
-    assert [False, True] == [o.save for o in warned]
-    for one in warned:
-        assert "all nodes of demo end at " in one.warn
-        assert "UTC: no useful work since " in one.warn
-        assert "'inv keep 2h' puts that off" in one.warn
-        assert "lost then: /opt/dlami/nvme: imagenet (900 GiB)" in one.warn
-    assert "line" not in guarded.outcomes[0].told
-
-
-def test_a_wish_puts_the_end_off(guarded: Cluster, account: Aws, file: ClusterFile) -> None:
-    """`inv keep 5h`, once."""
-    guarded.pass_time()
-    wish = guarded.shared / ".dlami-cluster/demo/guard/keep/1000.json"
-    wish.write_text(json.dumps({"id": "a", "seconds": 5 * 3600}))
-    guarded.pass_time()
-    left = [(at - guarded.fake.world.now()).total_seconds() / 3600 for at in lease.ends(account, file).values()]
-    assert [5.0, 5.0] == [round(hours, 1) for hours in left]
-
-
-def test_the_terms_come_from_the_groups_themselves(guarded: Cluster) -> None:
-    """What the template has put there; a group of an older stack says nothing, which is no reason to end anything."""
-    assert Terms(idle_minutes=60) == Api("us-east-1", "demo").groups().terms
-    assert 4 == len(Api("us-east-1", "demo").groups().instances)
-    block = "idle_minutes=0 max_hours=1.5 budget_usd=10 usd_per_hour=2 block_ends=2027-01-15T11:30:00Z"
-    assert Terms(max_hours=1.5, budget_usd=10, usd_per_hour=2, block_ends=1800012600.0) == terms(block)
-    with pytest.raises(Refused, match="are no terms"):
-        terms("")
 
 
 def test_the_role_may_do_what_the_guard_does(guarded: Cluster) -> None:

@@ -101,19 +101,6 @@ def test_a_colleague_takes_the_file_from_the_stack(
         tasks.write_file(str(tmp_path / "x"), from_stack="demo")
 
 
-def test_status_says_when_the_stack_was_changed_from_elsewhere(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Or else the next update from here would take its change back."""
-    create.create(account, plan.make(account, file), quiet)
-    assert () == status.look(account, file).differs
-    more = with_(file, nodes=with_(file.nodes, workers=4))
-    update.execute(account, update.prepare(account, more), more, quiet)
-
-    assert ("nodes.workers is 3 here, 4 in the stack",) == status.look(account, file).differs
-    assert "nodes.workers is 3 here, 4 in the stack; `inv stack.update` would change the stack" in str(
-        status.look(account, file)
-    )
-
-
 def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
     fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws, scene: Callable[..., Any]
 ) -> None:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -86,37 +85,6 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
         assert 0 == server.wait(PATIENCE_S)
     assert not (LABS / name).exists()
     assert not labs.is_anything_left(name)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "uid", "scale", "served"),
-    [
-        ("lab", 0, 0.0, ("lab", "mine", 7, lab_aws.LAB_SCALE)),
-        ("", 0, 2.0, ("lab", "mine", 7, 2.0)),
-        ("", 1000, 0.0, ("simulated", 7, lab_aws.SIMULATED_SCALE, "ready")),
-        ("none", 0, 2.0, ("simulated", 7, 2.0, "none")),
-    ],
-)
-def test_a_fake_has_the_nodes_that_its_user_may_have(
-    monkeypatch: pytest.MonkeyPatch, nodes: str, uid: int, scale: float, served: tuple[object, ...]
-) -> None:
-    """Lab hosts are root's; each kind has its own speed unless one is given; Ctrl-C ends it."""
-    seen: list[tuple[object, ...]] = []
-
-    def serving(kind: str) -> Callable[..., None]:
-        def serve(*given: object) -> None:
-            seen.append((kind, *given))
-            raise KeyboardInterrupt
-
-        return serve
-
-    monkeypatch.setattr(lab_aws.os, "geteuid", lambda: uid)
-    monkeypatch.setattr(lab_aws, "_serve_lab", serving("lab"))
-    monkeypatch.setattr(lab_aws, "_serve_simulated", serving("simulated"))
-
-    lab_aws.serve("mine", 7, scale, nodes)
-
-    assert seen == [served]
 
 
 def test_a_fake_of_other_nodes_or_of_a_lab_that_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,21 +9,19 @@ import threading
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace as with_
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
-from cfn import create, lease, plan, status, stop, tasks, update
+from cfn import create, lease, plan, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.progress import wait_for
 from cfn.stack import find
-from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.errors import ClusterError
 from cluster.guard.onhost import api
-from cluster.guard.onhost.policy import Terms
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from cluster.settings import FieldError
@@ -74,85 +72,6 @@ def test_each_group_has_its_end_while_the_stack_is_still_being_made(
     assert not making.is_alive()
 
 
-def test_an_end_that_could_not_be_set_is_set_at_the_next_look(
-    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
-) -> None:
-    said: list[str] = []
-    action = "PutScheduledUpdateGroupAction"
-    scene("faults", {"service": "autoscaling", "action": action, "code": "ValidationError", "times": 1})
-    create.create(account, plan.make(account, file), said.append)
-    assert 2 == len(lease.ends(account, file))
-    assert [] != [line for line in said if "the guard could not be set" in line]
-
-
-def test_a_cluster_without_a_guard_has_no_end(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Nor may its master set one."""
-    off = with_(file, guard=Guard(idle_minutes=0))
-    body = plan.make(account, off).body
-    assert "PutScheduledUpdateGroupAction" not in body
-    assert "PutScheduledUpdateGroupAction" in plan.make(account, file).body
-    made(account, off)
-    assert {} == lease.ends(account, off)
-
-
-def test_an_update_that_turns_the_guard_off_takes_the_end_away(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    off = with_(file, guard=Guard(idle_minutes=0))
-    update.execute(account, update.prepare(account, off), off, lambda _: None)
-    assert {} == lease.ends(account, off)
-    said = boto3.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-    tags = {t["Value"] for g in said for t in g["Tags"] if t["Key"] == api.TAG}
-    assert {"idle_minutes=0 max_hours=0 budget_usd=0"} == tags
-
-
-def test_an_end_of_a_guard_that_is_off_does_not_wait_for_the_next_start(
-    fake: FakeAws, file: ClusterFile, account: Aws
-) -> None:
-    """Turned off at zero, where the scheduled end is still there; and by an update that was not watched to its end."""
-    made(account, file)
-    stop.stop(account, file, lambda _: None)
-    assert 2 == len(lease.ends(account, file))
-    off = with_(file, guard=Guard(idle_minutes=0))
-    update.execute(account, update.prepare(account, off), off, lambda _: None, is_at_zero=True)
-    assert {} == lease.ends(account, off)
-    lease.begin(account, file, lease.names(file))
-    stop.start(account, file, lambda _: None)
-    assert {} == lease.ends(account, off)
-
-
-def test_an_end_that_an_update_left_is_said_warned_of_and_taken_away_by_the_next(
-    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    off = with_(file, guard=Guard(idle_minutes=0))
-    made(account, off)
-    assert [] == status.look(account, off).problems
-    end = lease.begin(account, file, lease.names(file))  # as an update leaves it that somebody stops watching
-    assert ["its guard is off, but an end is set all the same: `inv stack.update` takes it away"] == status.look(
-        account, off
-    ).problems
-    told = api.Api("us-east-1", "demo").groups()
-    assert (Terms(), pytest.approx(end.timestamp(), abs=1)) == (told.terms, told.until)
-
-    where = tmp_path / "cluster.toml"
-    where.write_text(text.render({**in_stack.values(off), "name": off.name}))
-    for dry_run, left in ((True, 2), (False, 0)):
-        with pytest.raises(NothingToDo):
-            tasks.change_stack(str(where), "", "", True, dry_run, False)
-        assert left == len(lease.ends(account, off))
-    assert "the end that an earlier guard of demo had set is taken away" in capsys.readouterr().err
-    assert api.Api("us-east-1", "demo").groups().until is None
-
-
-def test_a_guarded_cluster_without_an_end_is_not_well(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Nobody watched its stack being made, and its nodes are bare."""
-    made(account, file)
-    assert [] == status.look(account, file).problems
-    take_away(account, file)
-    (problem,) = status.look(account, file).problems
-    assert "no end is set on demo-workers, demo-master" in problem
-    assert "`inv sync`" in problem
-
-
 def take_away(account: Aws, file: ClusterFile) -> None:
     for name in lease.ends(account, file):
         boto3.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=api.ACTION)
@@ -199,55 +118,6 @@ def test_the_masters_first_boot_sets_the_end_that_nobody_has_set(
     update.execute(account, update.prepare(account, off), off, lambda _: None)
     boots(fake, "master")
     assert {} == lease.ends(account, file)
-
-
-def test_a_cluster_at_zero_stays_so_through_an_update_which_says_it(
-    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, capsys: pytest.CaptureFixture[str], scene: Scene
-) -> None:
-    made(account, file)
-    scene("clock", {"forward_s": (DAY + 1) * 60})
-    assert wait_for(lambda: not any(g.members for g in fake.world.groups.values()), 300, lambda: None)
-    where = tmp_path / "cluster.toml"
-    where.write_text(text.render({**in_stack.values(file), "name": file.name, "guard.max_hours": 9.0}))
-    tasks.change_stack(str(where), "", "", True, False, False)
-    told = capsys.readouterr()
-    assert "is at zero: its nodes were ended" in told.err
-    assert "still at zero" in told.out
-    assert [0, 0] == sizes(fake)
-    where.write_text(where.read_text().replace("workers = 3", "workers = 2"))
-    with pytest.raises(ConfigError, match="another number of nodes would start some of them"):
-        tasks.change_stack(str(where), "", "", True, False, False)
-    assert [0, 0] == sizes(fake)
-
-
-def test_a_start_sets_the_end_before_there_is_a_node(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Its master may never come up."""
-    made(account, file)
-    stop.stop(account, file, lambda _: None)
-    take_away(account, file)
-    before = len(fake.world.log)
-    stop.start(account, file, lambda _: None)
-    assert 2 == len(lease.ends(account, file))
-    asked = [c["operation"] for c in fake.world.log[before:]]
-    assert asked.index("PutScheduledUpdateGroupAction") < asked.index("UpdateAutoScalingGroup")
-
-
-def test_status_and_plan_tell_when_it_ends(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    assert "all nodes end after 60 minutes without useful work" in str(plan.make(account, file))
-    made(account, file)
-    now = status.look(account, file)
-    assert "guard    all nodes end at " in str(now)
-    assert "unless it is put off; nodes without this project do not, until `inv sync` brings it" in str(now)
-    assert "until `inv sync`" not in str(with_(now, is_bare=False))
-    assert now.as_json()["ends"]
-
-
-def test_a_budget_needs_a_price(fake: FakeAws, file: ClusterFile, account: Aws, scene: Scene) -> None:
-    limited = with_(file, guard=Guard(budget_usd=100))
-    with pytest.raises(FieldError, match=r"guard.budget_usd: needs a price.*set nodes.usd_per_hour"):
-        plan.make(account, limited)
-    scene("prices", {"g5.12xlarge": 5.672})
-    assert "budget_usd=100 usd_per_hour=5.672" in plan.make(account, limited).body
 
 
 @pytest.mark.parametrize(

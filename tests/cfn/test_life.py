@@ -1,6 +1,5 @@
 """The life of a stack against the fake: create, hosts, update, replace, delete, as the tasks do it."""
 
-from collections.abc import Callable
 from dataclasses import replace as with_
 from typing import Any
 
@@ -8,12 +7,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from cfn import create, plan, progress, ready, stack, status, update
+from cfn import create, plan, stack, update
 from cfn import hosts as members
 from cfn.aws import Aws
-from cfn.changes import Change
 from cfn.clusterfile.fields import ClusterFile, Network, Storage
-from cfn.stack import StackError
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
 
@@ -45,20 +42,6 @@ def test_a_created_cluster_has_all_its_hosts_ready_master_first(fake: FakeAws, f
     assert len(told) < 10
 
 
-def test_a_plan_changes_nothing(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Only reading calls are made."""
-    plan.make(account, file)
-
-    verbs = {call["operation"].split(" ")[0] for call in fake.world.log}
-    assert {v for v in verbs if not v.startswith(("Describe", "Get", "List", "HEAD"))} == set()
-
-
-def test_a_second_create_says_that_there_is_one(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    with pytest.raises(NothingToDo, match=r"stack demo is there already \(CREATE_COMPLETE\)"):
-        made(account, file)
-
-
 def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """An update is one change set; hosts that run keep instance, address and rank."""
     before = made(account, file)
@@ -74,46 +57,6 @@ def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterF
     ]
 
 
-def test_who_came_last_is_named_to_go_first(
-    fake: FakeAws, file: ClusterFile, account: Aws, scene: Callable[..., Any]
-) -> None:
-    """Whatever their ranks; a change of anything else, or more workers, ends nobody."""
-    before = {h.instance_id for h in made(account, with_workers(file, 2))}
-    scene("clock", {"forward_s": 60})
-    more = update.prepare(account, with_workers(file, 3))
-    assert [] == update.ended_by(account, more, with_workers(file, 3))
-    after = {h.instance_id for h in update.execute(account, more, with_workers(file, 3), quiet)}
-
-    fewer = update.prepare(account, with_workers(file, 2))
-    assert after - before == {h.instance_id for h in update.ended_by(account, fewer, with_workers(file, 2))}
-    other = with_(fewer, changes=tuple(with_(c, properties=("MaxSize",)) for c in fewer.changes))
-    assert [] == update.ended_by(account, other, with_workers(file, 2))
-
-
-def test_nodes_that_are_ready_are_not_waited_for(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """One that boots is, however many there are."""
-    one = made(account, file)[1].instance_id
-    looks: list[int] = []
-
-    def told(story: Any) -> None:
-        looks.append(len(story))
-        assert len(looks) < 2, "it waits although all are ready"
-        boot(one, "ready")
-
-    watch = progress.Watch(account, stack.get(account, "demo"), quiet, on_story=told)
-    outputs = stack.outputs(account, "demo")
-    assert 4 == len(ready.wait_for_nodes(watch, outputs, file))
-    assert [] == looks
-
-    boot(one, "running setup")
-    assert 4 == len(ready.wait_for_nodes(watch, outputs, file))
-    assert 1 == len(looks)
-
-
-def boot(instance: str, how: str) -> None:
-    boto3.client("ec2").create_tags(Resources=[instance], Tags=[{"Key": "dlami-cluster:boot", "Value": how}])
-
-
 def test_fewer_workers_end_the_newest_which_are_named_before(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     before = made(account, file)
     change = update.prepare(account, with_workers(file, 1))
@@ -126,12 +69,6 @@ def test_fewer_workers_end_the_newest_which_are_named_before(fake: FakeAws, file
     launched = sorted(h.launched for h in before[1:])
     assert launched[-2:] == sorted(h.launched for h in ends)
     assert launched[-2:] == sorted(h.launched for h in before if h.instance_id not in left)  # any of the same second
-
-
-def test_the_same_file_again_is_nothing_to_do(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    with pytest.raises(NothingToDo, match="already as the cluster file says"):
-        update.prepare(account, file)
 
 
 @pytest.mark.parametrize(
@@ -154,28 +91,6 @@ def test_an_update_never_replaces_storage_or_network(
         update.prepare(account, with_(file, **part))
     assert [] == [c for c in fake.world.log if c["operation"] == "ExecuteChangeSet"]
     assert {} == next(iter(fake.world.stacks.values())).change_sets
-
-
-def test_removing_fsx_by_update_is_refused(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, with_(file, storage=Storage(fsx_gib=1200)))
-    with pytest.raises(ConfigError, match=r"- FastFileSystem"):
-        update.prepare(account, file)
-
-
-def test_the_image_and_zone_stay_pinned_until_they_are_moved(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """A new release of the DLAMI changes nothing by itself; --ami does, for new nodes."""
-    made(account, file)
-    old = stack.outputs(account, "demo")["Ami"]
-    fake.world.amis.clear()  # the parameter names another image now
-    with pytest.raises(NothingToDo):
-        update.prepare(account, file)
-
-    change = update.prepare(account, file, ami="latest")
-
-    assert {"MasterTemplate", "WorkerTemplate", "MasterNodes", "WorkerNodes"} == {c.resource for c in change.changes}
-    hosts = update.execute(account, change, file, quiet)
-    assert 4 == len(hosts)
-    assert old != stack.outputs(account, "demo")["Ami"]
 
 
 @pytest.mark.parametrize("rank", [2, 0])
@@ -246,90 +161,8 @@ def test_a_kept_file_system_serves_the_next_cluster(fake: FakeAws, file: Cluster
     assert 1 == len(boto3.client("efs").describe_file_systems()["FileSystems"])
 
 
-def test_status_counts_healthy_nodes_and_shows_their_first_boot(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    now = status.look(account, file)
-
-    assert now.is_healthy
-    assert [("demo-master", 1, 1), ("demo-workers", 3, 3)] == [(g.name, g.desired, g.healthy) for g in now.groups]
-    assert "CREATE_COMPLETE" in str(now)
-    assert ["ready"] * 4 == [h["boot"] for h in now.as_json()["hosts"]]
-
-
-def unusable(now: status.Status) -> str:
-    """What the status says is wrong; it must not call that healthy."""
-    assert not now.is_healthy and not now.as_json()["healthy"]
-    return "\n".join(now.problems)
-
-
-def test_a_group_that_was_told_to_have_fewer_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Compared with what the stack was made for, not with what the group was told by hand."""
-    made(account, file)
-    boto3.client("autoscaling").set_desired_capacity(AutoScalingGroupName="demo-workers", DesiredCapacity=1)
-    assert fake.world.wait_until(lambda: len(workers(fake).members) == 1, 300 / fake.world.scale)
-
-    now = status.look(account, file)
-
-    assert "demo-workers was told to have 1, the stack says 3: aws autoscaling set-desired-capacity" in unusable(now)
-    assert "wrong    demo-workers was told to have 1" in str(now)
-
-
 def workers(fake: FakeAws) -> Any:
     return fake.world.groups["us-east-1", "demo-workers"]
-
-
-def test_a_missing_node_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """The group wants one more than it has."""
-    before = made(account, file)
-    boto3.client("autoscaling").suspend_processes(AutoScalingGroupName="demo-workers", ScalingProcesses=["Launch"])
-    boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
-    assert fake.world.wait_until(lambda: len(workers(fake).members) == 2, 300 / fake.world.scale)
-    assert "demo-workers has 2 healthy of 3" in unusable(status.look(account, file))
-
-
-def test_a_group_that_is_gone_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    made(account, file)
-    boto3.client("autoscaling").delete_auto_scaling_group(AutoScalingGroupName="demo-workers", ForceDelete=True)
-    assert fake.world.wait_until(lambda: ("us-east-1", "demo-workers") not in fake.world.groups, 300 / fake.world.scale)
-    assert "group demo-workers is gone" in unusable(status.look(account, file))
-
-
-def test_a_node_whose_boot_failed_is_neither_healthy_nor_a_host(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """In service and healthy in Auto Scaling's eyes, it has no runtime in ours. No worker stands in for the master."""
-    master, _, one, _ = made(account, file)
-    failed = [{"Key": "dlami-cluster:boot", "Value": "failed runtime: x"}]
-    boto3.client("ec2").create_tags(Resources=[one.instance_id], Tags=failed)
-    assert f"{one.instance_id} ({one.address}), rank 2, cannot be used" in unusable(status.look(account, file))
-    outputs = stack.outputs(account, "demo")
-    assert [0, 1, 3] == [h.rank for h in members.hosts(account, outputs)]
-
-    boto3.client("ec2").create_tags(Resources=[master.instance_id], Tags=failed)
-    said = f"the master cannot be used: {master.instance_id} is InService, Healthy, boot failed runtime: x"
-    with pytest.raises(stack.StackError, match=said):
-        members.hosts(account, outputs)
-
-
-def test_an_unhealthy_node_is_no_host(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """EC2's checks have found it dead, its successor is not there yet."""
-    one, scaling = made(account, file)[2], boto3.client("autoscaling")
-    scaling.suspend_processes(AutoScalingGroupName="demo-workers", ScalingProcesses=["ReplaceUnhealthy"])
-    scaling.set_instance_health(InstanceId=one.instance_id, HealthStatus="Unhealthy")
-    assert [0, 1, 3] == [h.rank for h in members.hosts(account, stack.outputs(account, "demo"))]
-    assert one.instance_id in unusable(status.look(account, file))
-
-
-def test_who_waits_is_told_how_far_the_nodes_are(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Once for each step that is reached, with the number of nodes at it."""
-    hosts, told = made(account, file), list[str]()
-    watch = progress.Watch(account, stack.get(account, "demo"), told.append)
-    watch.look()
-    told.clear()
-    for boot, some in (("running project", hosts), ("running runtime", hosts[:2])):
-        ids = [h.instance_id for h in some]
-        boto3.client("ec2").create_tags(Resources=ids, Tags=[{"Key": "dlami-cluster:boot", "Value": boot}])
-        watch.look()
-        watch.look()
-    assert ["  first boot: 4 at project", "  first boot: 2 at project, 2 at runtime"] == told
 
 
 @pytest.mark.parametrize("protect", [True, False])
@@ -346,55 +179,6 @@ def test_the_console_cannot_delete_a_protected_stack(
     assert ["SharedFileSystem"] == list(create.delete(account, own, quiet))
 
 
-def test_a_replacement_waits_for_a_successor_of_the_same_role(
-    fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A master that its group replaces meanwhile is nobody's successor but the master's."""
-    before = made(account, file)
-    fake.world.node_rules.append({"role": "worker", "do": "silent", "times": 1})
-
-    def show(line: str) -> None:
-        if line.startswith("ending "):
-            boto3.client("ec2").terminate_instances(InstanceIds=[before[0].instance_id])
-
-    def until_there_is_a_new_master(condition: Any, seconds: float, look: Any) -> bool:
-        assert progress.wait_for(lambda: new_master_is_ready(account, before[0]), 300, look)
-        return condition()
-
-    monkeypatch.setattr(update, "wait_for", until_there_is_a_new_master)
-    with pytest.raises(StackError, match=f"no successor of {before[1].instance_id} is ready"):
-        update.replace(account, file, "1", show)
-
-
-def new_master_is_ready(account: Aws, old: members.Member) -> bool:
-    return any(
-        m.role == "master" and m.instance_id != old.instance_id and m.is_usable
-        for m in members.read(account, stack.outputs(account, "demo"))
-    )
-
-
-def test_ranks_are_written_before_a_host_is_ended(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """So that everybody else stays where they are, also a successor that nobody has looked at yet."""
-    before = made(account, file)
-    boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
-    assert fake.world.wait_until(
-        lambda: (
-            len(workers(fake).in_service) == 3 and before[1].instance_id not in {m.id for m in workers(fake).members}
-        ),
-        300 / fake.world.scale,
-    )
-    seen: dict[str, Any] = {}
-
-    def show(line: str) -> None:
-        if line.startswith("ending ") and not seen:
-            found = boto3.client("ec2").describe_tags(Filters=[{"Name": "key", "Values": ["dlami-cluster:rank"]}])
-            seen.update({t["ResourceId"]: t["Value"] for t in found["Tags"]})
-
-    now = members.read(account, stack.outputs(account, "demo"))
-    update.replace(account, file, "2", show)
-    assert {m.instance_id: str(m.rank) for m in now}.items() <= seen.items()
-
-
 def test_an_image_is_moved_to_although_cloudformation_says_conditional(
     fake: FakeAws, file: ClusterFile, account: Aws
 ) -> None:
@@ -405,26 +189,6 @@ def test_an_image_is_moved_to_although_cloudformation_says_conditional(
     said = {c.resource: c.replacement for c in change.changes}
     assert ("Conditional", "Conditional") == (said["MasterNodes"], said["WorkerNodes"])
     assert not any(c.is_dangerous for c in change.changes)
-
-
-@pytest.mark.parametrize(
-    ("action", "kind", "replacement", "is_dangerous"),
-    [
-        ("Modify", "AWS::EC2::Subnet", "False", False),
-        ("Modify", "AWS::EC2::Subnet", "Conditional", True),
-        ("Modify", "AWS::EC2::Subnet", "True", True),
-        ("Modify", "AWS::EFS::FileSystem", "Conditional", True),
-        ("Modify", "AWS::EC2::NetworkInterface", "Conditional", True),
-        ("Modify", "AWS::AutoScaling::AutoScalingGroup", "Conditional", False),
-        ("Modify", "AWS::AutoScaling::AutoScalingGroup", "True", True),
-        ("Remove", "AWS::EFS::FileSystem", "", True),
-        ("Add", "AWS::EFS::FileSystem", "", False),
-        ("Modify", "AWS::IAM::Role", "True", False),
-    ],
-)
-def test_what_may_cost_data_or_nodes_is_dangerous(action: str, kind: str, replacement: str, is_dangerous: bool) -> None:
-    change = Change(action=action, resource="X", kind=kind, replacement=replacement, properties=())
-    assert is_dangerous == change.is_dangerous
 
 
 def test_a_name_with_master_in_it_confuses_nobody(fake: FakeAws, file: ClusterFile, account: Aws) -> None:

@@ -1,8 +1,6 @@
 """What was left behind in the account is found, whatever it is, and nothing of others; what removes it works."""
 
-import datetime
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -15,8 +13,6 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.removal import Step
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
-from tests.cfn.test_blocks import answered
-from tests.cfn.test_tasks import inv
 
 HERE, THERE = "us-east-1", "eu-west-1"
 KINDS = {
@@ -154,16 +150,6 @@ def test_with_a_vpc_go_its_own_endpoints_and_no_interface_of_others(fake: FakeAw
     assert [theirs] not in removed
 
 
-def test_what_a_stack_leaves_is_found_unless_another_uses_it(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """A deleted stack keeps its file system, also where a new stack of that name has been made since."""
-    made = plan.make(account, file)
-    create.create(account, made, lambda _: None)
-    kept = create.delete(account, file, lambda _: None)["SharedFileSystem"]
-    assert {"EFS": kept} == by_kind(orphans.find(account, [HERE]))
-    create.create(account, plan.make(account, file), lambda _: None)
-    assert {} == {k: v for k, v in by_kind(orphans.find(account, [HERE])).items() if v != kept}
-
-
 def test_each_can_be_removed_what_holds_it_first(fake: FakeAws, account: Aws) -> None:
     """In the order in which they are told, each by its own calls; twice is well."""
     left_by_hand(fake, HERE, "gone")
@@ -183,30 +169,6 @@ def test_each_can_be_removed_what_holds_it_first(fake: FakeAws, account: Aws) ->
     assert ec2.describe_vpcs(VpcIds=[others["VPC"]])["Vpcs"]
 
 
-def test_by_the_task_each_is_asked_about_on_a_terminal_alone(fake: FakeAws, tmp_path: Path) -> None:
-    """No, yes, Enter, and Ctrl-D at the last: what was agreed to is gone, all else is there and said."""
-    ec2 = boto3.client("ec2")
-    for name in "abcd":
-        ec2.create_placement_group(
-            GroupName=name,
-            Strategy="cluster",
-            TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags("gone")}],
-        )
-    words = ("stack.orphans", "--region", HERE, "--delete")
-    alone = inv(tmp_path, *words)
-    assert (2, True) == (alone.returncode, "--delete asks about each: run it on a terminal" in alone.stderr)
-    both = answered(tmp_path, *words, "--json", answers="y\n")
-    assert "give one of them" in both and "remove it for good" not in both
-
-    said = answered(tmp_path, *words, answers="n\ny\n\n\x04")
-
-    assert {"a", "c", "d"} == {g["GroupName"] for g in ec2.describe_placement_groups()["PlacementGroups"]}
-    assert 4 == said.count("remove it for good")
-    assert "3 left" in said
-    assert "nothing is left that can be removed" in answered(tmp_path, *words, answers="y\ny\nyes\n")
-    assert "nothing of ours is left" in inv(tmp_path, *words[:3]).stdout
-
-
 def test_a_group_that_would_start_its_instances_again_comes_first(
     fake: FakeAws, account: Aws, file: ClusterFile
 ) -> None:
@@ -224,32 +186,6 @@ def test_a_group_that_would_start_its_instances_again_comes_first(
         orphans.remove(account, orphan, wait_s=0)
     assert fake.world.wait_until(lambda: not fake.world.groups, 300 / fake.world.scale)
     assert "instance" not in by_kind(orphans.find(account, [HERE]))
-
-
-def test_where_nobody_could_look_is_said(fake: FakeAws, account: Aws, scene: Callable[..., Any]) -> None:
-    """A refusal hides neither the other kinds nor itself."""
-    left = left_by_hand(fake, HERE, "gone")
-    scene("faults", {"service": "fsx", "action": "DescribeFileSystems", "code": "AccessDeniedException"})
-    found = orphans.find(account, [HERE])
-    assert KINDS - {"FSx"} == set(by_kind(found)) and left["VPC"] == by_kind(found)["VPC"]
-    assert ["us-east-1: DescribeFileSystems was refused"] == [
-        s.partition(":")[0] + ":" + s.split(":")[1] for s in found.unasked
-    ]
-
-
-def test_a_refused_removal_is_told_in_awss_words(fake: FakeAws, account: Aws, scene: Callable[..., Any]) -> None:
-    scene("faults", {"service": "ec2", "action": "DeleteVolume", "code": "UnauthorizedOperation"})
-    with pytest.raises(AwsError, match=r"removing volume vol-1: DeleteVolume was refused: .*UnauthorizedOperation"):
-        Step("ec2", "delete_volume", {"VolumeId": "vol-1"}).run(account, "volume vol-1", wait_s=0)
-
-
-def test_a_block_that_is_paid_has_no_command(fake: FakeAws, account: Aws) -> None:
-    left = left_by_hand(fake, HERE, "gone")["capacity reservation"]
-    fake.world.reservations[left]["ReservationType"] = "capacity-block"
-    fake.world.reservations[left]["EndDate"] = datetime.datetime.now(datetime.UTC)
-    block = next(o for o in orphans.find(account, [HERE]).orphans if o.thing.item.id == left)
-    assert ("capacity block", 0.0, "") == (block.thing.item.kind, block.thing.item.usd_per_day, block.command)
-    assert "paid in advance; for a cluster whose file names it as nodes.reservation" in str(block.thing.item)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cfn import cost, create, failover, hostfile, plan, stack, status, succession
+from cfn import cost, create, hostfile, plan, stack, status, succession
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Nodes
@@ -43,36 +43,6 @@ def priced(fake: FakeAws, scene: Scene) -> None:
     scene("spot_prices", {NODE: 4.0, MASTER: 0.03})
 
 
-def test_the_plan_says_what_it_is_and_what_it_costs(priced: None, account: Aws) -> None:
-    made = plan.make(account, small())
-    told = str(made)
-
-    assert f"1 master ({MASTER} on demand, does not train) + 2 workers, {NODE}, spot: 8 GPUs" in told
-    assert "8.10 USD per hour for 3 instances (4.000 each, the master 0.100)" in told
-    assert {"hosts": 2, "gpus": 8, "usd_per_hour": 8.1, "master_instance_type": MASTER, "master_trains": False}.items() <= made.as_json().items()  # fmt: skip
-
-
-def test_a_master_on_demand_of_the_nodes_type_has_its_own_price(priced: None, account: Aws) -> None:
-    made = plan.make(account, small(master=Master(capacity="on-demand")))
-
-    assert "18.00 USD per hour for 3 instances (4.000 each, the master 10.000)" in str(made)
-    assert "12 GPUs" in str(made)
-
-
-def test_without_a_price_for_it_nothing_is_added_up(fake: FakeAws, scene: Scene, account: Aws) -> None:
-    scene("spot_prices", {NODE: 4.0})
-    made = plan.make(account, small())
-
-    assert made.as_json()["usd_per_hour"] is None
-    assert "set master.usd_per_hour to see it" in str(made)
-    with pytest.raises(
-        FieldError, match=r"guard.budget_usd: needs a price.*m5.large as on-demand.*master.usd_per_hour"
-    ):
-        plan.make(account, small(guard=Guard(budget_usd=100)))
-    given = plan.make(account, small(master=Master(instance_type=MASTER, capacity="on-demand", usd_per_hour=0.2)))
-    assert 8.2 == given.as_json()["usd_per_hour"]
-
-
 def test_it_is_made_listed_and_billed(priced: None, account: Aws, tmp_path: Any) -> None:
     """The first line of the hostfile has slots=0; its hours cost its own price; the guard counts by both."""
     file = small(guard=Guard(budget_usd=100))
@@ -96,19 +66,6 @@ def test_it_is_made_listed_and_billed(priced: None, account: Aws, tmp_path: Any)
         seen.terms.usd_per_hour,
         seen.terms.master_usd_per_hour,
     )
-
-
-def test_a_zone_without_room_for_the_master_is_passed_over_by_its_type(
-    priced: None, account: Aws, scene: Scene
-) -> None:
-    """Both have to be in one zone; what was refused is named."""
-    made = plan.make(account, small())
-    first = made.choices[0].zone
-    scene("capacity", {f"{MASTER}@{first}": 0})
-    told: list[str] = []
-    failover.create_where_there_is_room(account, made, told.append)
-
-    assert made.choices[1].zone == stack.outputs(account, "demo")["Zone"]
 
 
 def test_it_is_in_no_reservation(fake: FakeAws, account: Aws, scene: Scene) -> None:

@@ -35,14 +35,6 @@ def by_rank(account: Aws, outputs: dict[str, str]) -> dict[int | None, str]:
     return {m.rank: m.address for m in hosts(account, outputs)}
 
 
-def test_the_plan_says_what_spares_cost(fake: FakeAws, spared: ClusterFile, account: Aws) -> None:
-    """They are instances as any other, and hold no rank."""
-    made_plan = plan.make(account, spared)
-    assert "1 master + 2 workers + 1 spare" in str(made_plan)
-    assert "8.00 USD per hour for 4 instances (2.000 each, 2.00 of it for 1 spare)" in made_plan.cost
-    assert (3, 1, 8.0) == tuple(made_plan.as_json()[name] for name in ("hosts", "spares", "usd_per_hour"))
-
-
 def test_a_spare_boots_as_a_worker_does(fake: FakeAws, spared: ClusterFile, account: Aws, tmp_path: Path) -> None:
     """From the same user data, which names the set-up script: first boot runs it on every node that it is given."""
     (tmp_path / "prepare.sh").write_text("true\n")
@@ -99,19 +91,6 @@ def test_a_spare_takes_a_dead_one_s_rank_and_the_successor_is_the_spare(
     assert (after[3], after[2]) == tuple(by_rank(account, outputs)[r] for r in (2, 3))
 
 
-def test_a_host_that_has_no_rank_yet_is_not_ended(
-    fake: FakeAws, spared: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the successor already, with the address that the dead one had; the rank is the one that is asked for."""
-    outputs = made(account, spared)
-    unranked = [with_(m, rank=None) for m in read(account, outputs)]
-    monkeypatch.setattr(succession, "read", lambda *_: unranked)
-
-    assert 2 == succession.end(account, outputs, unranked[2].address, 2)
-    monkeypatch.undo()
-    assert ["InService"] * 4 == [m.lifecycle for m in read(account, outputs)]
-
-
 def test_without_a_spare_the_successor_has_the_dead_one_s_rank_for_the_job(
     fake: FakeAws, file: ClusterFile, account: Aws, capfd: Any
 ) -> None:
@@ -141,50 +120,3 @@ def test_without_a_spare_the_successor_has_the_dead_one_s_rank_for_the_job(
     assert ["end"] == [w for w in told if w != "hosts"]
     assert [s.address for s in seats if s.rank != 2] == [s.address for s in after if s.rank != 2]
     assert by_rank(account, outputs)[2] == after[2].address != dead
-
-
-def test_nobody_is_ended_when_the_network_of_all_is_gone() -> None:
-    """Nor where the cluster is of no stack."""
-    told: list[Any] = []
-    seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abcd"))
-    gone = Unfit(why="does not answer", is_gone=True, is_silent=True)
-    for name, lost in (("us-east-1/demo", "bcd"), ("", "b")):
-        replacing = Replacing(name, told.append, told.append)
-        replacing.begin(choose(seats, (), dict.fromkeys(lost, gone), {}, np=4, min_np=4), seats)
-        replacing.close()
-    assert [] == told
-
-
-def test_a_host_that_is_back_is_not_ended() -> None:
-    """A spare may have its place by then; then it is the spare."""
-    told: list[Any] = []
-    seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abc"))
-    spare = Host(rank=3, address="y", slots=1, is_spare=True)
-    gone = Unfit(why="does not answer", is_gone=True, is_silent=True)
-    answers = iter([True, False])
-
-    def ask(words: Any) -> Any:
-        told.append(tuple(words))
-        return {"rank": 1, "slots": 1, "hosts": []}
-
-    replacing = Replacing("us-east-1/demo", told.append, ask, look_s=0.1, is_silent=lambda address: next(answers))
-    replacing.begin(choose(seats, (spare,), {"b": gone}, {}, np=3, min_np=3), seats)
-    wait_until(lambda: ("hosts",) in told, 30, "it goes on")
-    replacing.close()
-    assert [("take", "b", "1", "y")] == [t for t in told if t != ("hosts",)]
-
-
-def test_what_aws_refuses_is_said() -> None:
-    """In AWS's words, and the supervisor goes on."""
-    told: list[str] = []
-    seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abc"))
-    gone = Unfit(why="does not answer", is_gone=True, is_silent=True)
-
-    def refused(words: Any) -> Any:
-        raise ValueError("replacing host b: AccessDenied")
-
-    replacing = Replacing("us-east-1/demo", told.append, refused, look_s=60, is_silent=lambda address: True)
-    replacing.begin(choose(seats, (), {"b": gone}, {}, np=3, min_np=3), seats)
-    wait_until(lambda: bool(told), 30, "it is said")
-    replacing.close()
-    assert ["end b: replacing host b: AccessDenied"] == told

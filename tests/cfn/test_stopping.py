@@ -2,24 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
 
-from cfn import create, hosts, lease, plan, stack, standing, status, stop
+from cfn import create, hosts, lease, plan, stack, status, stop
 from cfn.aws import Aws
 from cfn.clusterfile import text
-from cfn.clusterfile.fields import ClusterFile, Guard
+from cfn.clusterfile.fields import ClusterFile
 from cfn.lab_aws import cluster_values
 from cluster.errors import NothingToDo
-from cluster.guard.onhost.api import ACTION
 from cluster.lab.aws import FakeAws
 from cluster.lab.record import Lab
-from tests.cfn.conftest import cluster
 from tests.cfn.test_tasks import inv
 from tests.conftest import wait_for
-from tests.typed_words import typed
 
 
 def quiet(_: str) -> None:
@@ -54,49 +50,6 @@ def test_a_stopped_cluster_has_no_node_and_comes_back_in_its_order(
     assert status.look(account, file).is_healthy
     with pytest.raises(NothingToDo, match="not stopped"):
         stop.start(account, file, quiet)
-
-
-def test_the_status_of_a_stopped_cluster_says_what_it_costs_by_the_day(
-    made: list[hosts.Member], file: ClusterFile, account: Aws
-) -> None:
-    """Item by item, by the list prices: two public addresses, a NAT gateway, a file system that is empty."""
-    assert () == status.look(account, file).billed
-    stop.stop(account, file, quiet)
-
-    now = status.look(account, file)
-
-    assert (True, False) == (now.is_stopped, now.is_healthy)
-    assert [("NAT gateway", 1.08), ("public address", 0.12), ("public address", 0.12), ("EFS", 0.0)] == [
-        (i.kind, round(i.usd_per_day or 0, 4)) for i in now.billed
-    ]
-    assert 1.32 == pytest.approx(standing.total(now.billed))
-    assert "wrong    it is stopped: `inv stack.start` brings it back" in str(now)
-    assert "1.32 USD per day in all" in str(now)
-    assert 1.32 == pytest.approx(now.as_json()["usd_per_day"])
-
-
-def test_what_the_groups_refuse_is_told_and_can_be_done_again(
-    made: list[hosts.Member], file: ClusterFile, account: Aws, fake: FakeAws, scene: Any
-) -> None:
-    scene("faults", {"service": "autoscaling", "action": "UpdateAutoScalingGroup", "code": "AccessDenied", "skip": 1})
-    with pytest.raises(Exception, match=r"resizing demo-workers: UpdateAutoScalingGroup was refused"):
-        stop.stop(account, file, quiet)
-    assert not lease.is_at_zero(account, file)
-    stop.stop(account, file, quiet)
-    assert lease.is_at_zero(account, file)
-
-
-def test_who_is_started_again_is_guarded_before_its_first_node(fake: FakeAws, account: Aws) -> None:
-    """The guard's end is set on both groups again, which the one that ended them has used up."""
-    plain = cluster(workers=1)
-    file = ClusterFile(name="demo", nodes=plain.nodes, access=plain.access, guard=Guard(idle_minutes=60))
-    create.create(account, plan.make(account, file), quiet)
-    stop.stop(account, file, quiet)
-    for name in lease.names(file):
-        account.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=ACTION)
-    assert {} == lease.ends(account, file)
-    stop.start(account, file, quiet)
-    assert set(lease.names(file)) == lease.ends(account, file).keys()
 
 
 SAVES = (
@@ -138,21 +91,3 @@ def test_jobs_are_saved_before_their_nodes_end(
     started = inv(tmp_path, "stack.start", "--yes")
     assert (2, True) == (started.returncode, "demo has 2 hosts again" in started.stdout), started.stderr
     assert "would be lost" in started.stderr  # the hosts of this test were not written by hosts.write
-
-
-def test_what_stopped_and_started_is_told_as_json(
-    made: list[hosts.Member], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The instances that ended, then the hosts that came in their places, by rank."""
-    path = tmp_path / "cluster.toml"
-    values = {"name": "demo", "nodes.workers": 3, "access.ssh_from": "203.0.113.7/32"}
-    text.write(path, text.render(values))
-    given = ("--file", path, "--yes", "--json")
-
-    assert 0 == typed("stack.stop", *given, "--unsaved")
-    ended = json.loads(capsys.readouterr().out)
-    assert 0 == typed("stack.start", *given)
-    begun = json.loads(capsys.readouterr().out)
-
-    assert {h.instance_id for h in made} == set(ended["stopped"])
-    assert [(h.rank, h.role) for h in made] == [(h["rank"], h["role"]) for h in begun]

@@ -26,14 +26,12 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
-from cluster.jobs.sweep import stopped_processes
 from cluster.ssh.onhost import shared_tree
-from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from tests.cluster.jobs_here import a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import copy_sources, open_folder, python_of_all
 from trainer.copies import DISK, DISKS, local_folder, make_private
 
-__all__ = ["folder", "job_id"]
 pytestmark = pytest.mark.slow  # real supervisors, a second each
 ENDLESS = "sleep 1000 & wait"
 
@@ -85,17 +83,6 @@ def open_files(pid: int) -> list[str]:
     return found
 
 
-def test_what_was_asked_to_stop_has_stopped(folder: Any, job_id: Any) -> None:
-    """The same words in the log, after 'inv jobs.stop'."""
-    paths = submit(folder, a_job("trap 'echo Asked to stop: saved after step 4; exit 0' USR1; " + ENDLESS, job_id))
-    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
-
-    assert JobState.STOPPED is stop(paths).state
-    assert "" == read_status(paths).cause
-    with pytest.raises(NothingToDo, match="nothing of it is left"):
-        stop(paths)
-
-
 def test_a_frozen_supervisor_is_seen_by_others_and_stops_its_job_all_the_same(folder: Any, job_id: Any) -> None:
     """SIGSTOP: it is woken, and ranks save and leave as ever."""
     paths = submit(folder, a_job("trap 'exit 0' USR1; " + ENDLESS, job_id))
@@ -108,55 +95,6 @@ def test_a_frozen_supervisor_is_seen_by_others_and_stops_its_job_all_the_same(fo
 
     assert (JobState.STOPPED, 0) == (stop(paths).state, read_status(paths).exit_code)
     assert () == view(paths).status.warnings
-
-
-def test_a_supervisor_that_cannot_be_woken_is_ended(folder: Any, job_id: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that a debugger holds: by its own identity, and its job from here."""
-    monkeypatch.setattr("cluster.jobs.stop._WAKES_S", 1.0)
-    paths = submit(folder, a_job(ENDLESS, job_id))
-    wait_until(lambda: bool(read_attempts(paths)) and read_attempts(paths)[0].started is not None, "mpirun runs")
-    supervisor, is_over = read_status(paths).supervisor, threading.Event()
-
-    def hold() -> None:
-        while not is_over.wait(0.001) and supervisor.is_alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(supervisor.pid, signal.SIGSTOP)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    try:
-        assert (JobState.STOPPED, ()) == (stop(paths).state, read_status(paths).left)
-    finally:
-        is_over.set()
-        holding.join()
-    assert not supervisor.is_alive
-
-
-def test_a_supervisor_ended_by_somebody_else_says_so(folder: Any, job_id: Any) -> None:
-    """SIGTERM, as a shutdown sends it: nobody asked for this stop."""
-    paths = submit(folder, a_job(ENDLESS, job_id))
-    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
-    os.kill(read_status(paths).supervisor.pid, signal.SIGTERM)
-    ended(paths)
-
-    assert "by something other than 'inv jobs.stop'" in read_status(paths).cause
-
-
-def test_a_second_attempt_is_refused_while_the_first_may_live(folder: Any, job_id: Any) -> None:
-    """Running: refused by its state. Ended: only the very next attempt is taken."""
-    paths = submit(folder, a_job(ENDLESS, job_id))
-    with pytest.raises(ConfigError, match="there is nothing to resume"):
-        submit(folder, a_job(ENDLESS, job_id, attempt=2))
-    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
-    with pytest.raises(ConfigError, match="is running: there is nothing to resume"):
-        submit(folder, a_job(ENDLESS, job_id, attempt=2))
-    stop(paths)
-    with pytest.raises(ConfigError, match=r"has had attempt 1 meanwhile \(stopped\)"):
-        submit(folder, a_job("exit 0", job_id, attempt=3))
-    submit(folder, a_job("exit 0", job_id, attempt=2))
-    ended(paths)
-
-    assert (2, JobState.SUCCEEDED) == (read_status(paths).attempt, read_status(paths).state)
 
 
 def test_of_two_resumes_at_once_one_is_refused(folder: Any, job_id: Any, tmp_path: Path) -> None:
@@ -201,19 +139,6 @@ def test_a_supervisor_dead_before_its_first_word_is_lost_and_the_job_can_go_on(f
     assert JobState.SUCCEEDED is read_status(paths).state
 
 
-def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder: Any, job_id: Any, tmp_path: Path) -> None:
-    """It comes late, reads that it was stopped, and leaves."""
-    paths = submit(folder, a_job(f"touch {tmp_path}/ran", job_id))
-    os.kill((late := read_status(paths).supervisor).pid, signal.SIGSTOP)
-    stopped = stop(paths)
-    os.kill(late.pid, signal.SIGCONT)
-    wait_until(lambda: not late.is_alive, "the late supervisor has left")
-
-    assert (JobState.STOPPED, "stopped before it began") == (stopped.state, stopped.cause)
-    assert JobState.STOPPED is read_status(paths).state
-    assert not (tmp_path / "ran").exists()
-
-
 def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """kill -9 of the supervisor leaves ranks that write; the next attempt begins when they are gone."""
     paths = submit(
@@ -251,17 +176,6 @@ def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder: Any, job_
     assert "is not the one that may write any more" in (paths.logs(1) / "supervisor.log").read_text()
     with pytest.raises(Fenced):
         check_lease(paths, 1, old)
-
-
-def test_a_rank_that_was_stopped_is_not_waited_for(folder: Any, job_id: Any, tmp_path: Path) -> None:
-    """SIGSTOP: it cannot save and leave, so it is ended long before the grace is over."""
-    script = f"trap '' USR1; sleep 1000 & kill -STOP $!; (sleep 25; touch {tmp_path}/late) & touch {tmp_path}/on; wait"
-    paths = submit(folder, a_job(script, job_id))
-    wait_until(lambda: (tmp_path / "on").exists(), "it runs")
-
-    assert 1 == len(stopped_processes([HERE], job_id))
-    assert (JobState.STOPPED, ()) == (stop(paths).state, read_status(paths).left)
-    assert not (tmp_path / "late").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file system that is full is mounted")
@@ -310,18 +224,6 @@ def test_a_job_that_is_removed_takes_its_copies_along(folder: Any, job_id: Any, 
     assert ["192.0.2.1"] == [line.partition(": ")[0] for line in left]
 
 
-def test_a_job_is_removed_once_it_holds_nothing(folder: Any, job_id: Any) -> None:
-    """While it may be active it is kept."""
-    paths = submit(folder, a_job(ENDLESS, job_id))
-    with pytest.raises(ConfigError, match="is active"):
-        remove(folder, paths)
-    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
-    stop(paths)
-    remove(folder, paths)
-
-    assert not paths.folder.exists()
-
-
 def test_hosts_are_taken_by_a_job_that_may_still_run(folder: Any, job_id: Any) -> None:
     """By one that runs, and by one whose state cannot be read while its supervisor holds the lease."""
     paths = submit(folder, a_job(ENDLESS, job_id))
@@ -339,31 +241,6 @@ def test_hosts_are_taken_by_a_job_that_may_still_run(folder: Any, job_id: Any) -
     wait_until(lambda: not supervisor.is_alive, "its supervisor has left")
     second = submit(folder, a_job("exit 0", job_id + "b"))
     ended(second)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to make another user's files")
-def test_a_record_that_another_user_wrote_ends_nothing(folder: Any, job_id: Any) -> None:
-    """It names a process of ours: neither that nor another user's job is touched."""
-    bystander = subprocess.Popen(["sleep", "1000"])
-    try:
-        paths = submit(folder, a_job("exit 0", job_id))
-        ended(paths)
-        forged = Status(state=JobState.RUNNING, supervisor=process_id(bystander.pid))
-        write_status(paths, forged)
-        with pytest.raises(Exception, match="is not the supervisor of"):
-            stop(paths)
-        os.chown(paths.folder, 65534, 65534)
-        for act in (lambda: stop(paths), lambda: remove(folder, paths)):
-            with pytest.raises(ConfigError, match="'s job: only"):
-                act()
-        with pytest.raises(ConfigError, match="no job 'last'"):
-            find(folder, "last")
-        assert bystander.poll() is None
-        os.chown(paths.folder, 0, 0)
-        write_status(paths, Status(state=JobState.FAILED))
-    finally:
-        bystander.kill()
-        bystander.wait()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")

@@ -17,9 +17,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.kill.busy import refuse_busy
 from cluster.ssh.fanout import Reach
-from tests.cluster.jobs_here import a_job, here
-
-__all__ = ["here"]
+from tests.cluster.jobs_here import a_job
 
 
 def on_record(folder: Path, state: JobState, **supervisor: Any) -> JobPaths:

@@ -5,7 +5,6 @@ import itertools
 import os
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from cluster.ssh.options import (
     sockets_folder,
     way_to,
 )
-from tests.conftest import PATIENCE_S, silenced, wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 
 def sockets(cluster: Cluster) -> Any:
@@ -65,15 +64,6 @@ def test_a_second_fan_out_makes_no_connection(cluster: Cluster, reach: Reach) ->
     assert set() == sshds(reach, cluster.master) - before
 
 
-def test_the_sockets_are_this_user_s_alone(cluster: Cluster, reach: Reach) -> None:
-    """Whoever can open one has our access."""
-    reach.run(cluster.hosts, "true").check()
-
-    for one in sockets(cluster):
-        assert 0o700 == stat.S_IMODE(one.parent.parent.stat().st_mode) == stat.S_IMODE(one.parent.stat().st_mode)
-        assert 0 == stat.S_IMODE(one.stat().st_mode) & 0o077
-
-
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody may have put it there to get our connections."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -81,15 +71,6 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ConfigError, match="is not a folder of this user alone"):
         sockets_folder()
-
-
-def test_disconnect_ends_them(cluster: Cluster, reach: Reach) -> None:
-    """No socket, no ssh; the next command connects again."""
-    reach.run(cluster.hosts, "true").check()
-
-    assert 4 == connections.disconnect([way_to(h, cluster.access) for h in cluster.hosts])
-    assert not any(s.exists() for s in sockets(cluster))
-    assert not reach.run(cluster.hosts, "true").failed
 
 
 def test_a_connection_that_died_unnoticed_is_made_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
@@ -178,25 +159,6 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab: Lab, cluster: Cluster
     assert all(r.problem.startswith(f"its gateway {cluster.hosts[3].address}: no ") for r in results.values())
 
 
-def test_a_gateway_that_nobody_knows_is_the_reason_for_all(cluster: Cluster, tmp_path: Path) -> None:
-    """It is up, and another machine may have its address."""
-    behind = Cluster(
-        name="x",
-        hosts=cluster.hosts,
-        folder=ROOT,
-        shared="/shared",
-        project=str(ROOT),
-        access=Access(
-            user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address
-        ),
-    )
-    with Reach(behind) as reach:
-        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=60))
-
-    assert {Reason.UNKNOWN_HOST} == {r.failure.reason for r in results.values()}
-    assert all(f"its gateway {cluster.hosts[3].address}: its SSH" in r.problem for r in results.values())
-
-
 def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """MaxSessions 1 of its sshd: the second command waits for the first one's end."""
     host = cluster.hosts[1]
@@ -218,17 +180,6 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Clust
     connections.disconnect([way_to(host, cluster.access)])
 
     assert "second\n" == second.check()[host].text
-
-
-def test_one_host_slow_to_connect_does_not_hold_the_others(lab: Lab, cluster: Cluster) -> None:
-    """With one place only: a silent host gives it up after a second."""
-    connections.disconnect()
-    heard = []
-    with silenced(lab, lab.hosts[:1]), Reach(cluster, fanout=1) as reach:
-        reach.run(cluster.hosts, "true", limits=Limits(connect_s=20), on_result=lambda r: heard.append(r.host.rank))
-
-    assert [0] == heard[-1:]
-    assert {0, 1, 2, 3} == set(heard)
 
 
 def test_a_host_that_turned_us_away_is_told_of_as_that(tmp_path: Path) -> None:
@@ -298,22 +249,6 @@ def test_a_connection_that_refuses_a_session_serves_those_that_it_has(
     assert reason is result.failure.reason
     assert [mux._NEW_SESSION] * (refusals + 1) == asked[: refusals + 1]
     assert (bool(refusals), not refusals) == (is_there, mux._TERMINATE in asked)
-
-
-def test_other_programs_go_over_the_same_connection(cluster: Cluster, reach: Reach) -> None:
-    """What mpirun and rsync are given instead of `ssh`."""
-    reach.run(cluster.hosts, "true").check()
-    before = sshds(reach, cluster.hosts[1])
-    done = subprocess.run(
-        [*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-
-    assert f"{cluster.name}-1\n" == done.stdout
-    assert set() == sshds(reach, cluster.hosts[1]) - before
 
 
 def test_the_request_is_what_the_protocol_says() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.copying.copy import copy, transfer
-from cluster.copying.onhost import parts, wire
+from cluster.copying.onhost import parts
 from cluster.copying.onhost.store import CHUNK, Stream
 from cluster.copying.onhost.tree import Entry, listed, missing, scan
 from cluster.copying.task import CopyRequest, excludes_for
@@ -65,18 +65,6 @@ def test_everything_arrives_as_it_was(reach: Reach, cluster: Cluster, source: An
     )
 
 
-def test_only_what_changed_is_sent(reach: Reach, cluster: Cluster, source: Any) -> None:
-    """A second copy writes nothing; then one file, and only where it is missing."""
-    whole = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
-    again = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
-    reach.run([cluster.hosts[2]], "rm /root/copy/big").check()
-    last = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
-
-    assert {6} == {o.files for o in whole.outcomes}
-    assert {0} == {o.files for o in again.outcomes}
-    assert [(0, 0), (0, 0), (1, 3_000_000), (0, 0)] == [(o.files, o.bytes) for o in last.outcomes]
-
-
 def test_a_copy_that_says_more_than_memory_holds_has_its_outcome(
     reach: Reach, cluster: Cluster, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,52 +109,6 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, clu
     assert seen
     transfer_secret = max(secrets_made, key=len)
     assert not any(transfer_secret.encode() in r.stdout for fan in seen for r in fan.values())
-
-
-def test_a_stranger_is_not_let_in(reach: Reach, cluster: Cluster) -> None:
-    """Who does not know the secret gets nothing and spoils nothing."""
-    import socket
-
-    server = socket.create_server(("127.0.0.1", 0))
-    mine, other = os.urandom(32), os.urandom(32)
-    outcome = []
-
-    def serve() -> None:
-        raw, _ = server.accept()
-        try:
-            wire.Wire.accepted(raw, mine, 5, None)
-        except wire.WireError as e:
-            outcome.append(str(e))
-        raw.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    stranger = wire.Wire(socket.create_connection(server.getsockname(), timeout=5), other, 5)
-    with pytest.raises(wire.WireError):
-        stranger._prove(first=True)
-    stranger.close()
-    thread.join(PATIENCE_S)
-    server.close()
-
-    assert ["it does not know this transfer's secret"] == outcome
-
-
-def test_a_chunk_that_was_changed_on_the_way_is_refused() -> None:
-    """The digest covers place, length and bytes, and needs the secret."""
-    import socket
-
-    ours, theirs = socket.socketpair()
-    secret = os.urandom(32)
-    sender, receiver = wire.Wire(ours, secret, 5), wire.Wire(theirs, secret, 5)
-    digest = sender.chunk_digest(3, b"data")
-    sender.send_chunk(3, b"data", digest, hole=False)
-    assert ("C", 3, b"data", digest) == receiver.hear()
-    for number, data in ((3, b"dat4"), (4, b"data")):
-        sender.send_chunk(number, data, digest, hole=False)
-        with pytest.raises(wire.WireError, match="not what was sent"):
-            receiver.hear()
-    sender.close()
-    receiver.close()
 
 
 @pytest.fixture
@@ -238,23 +180,6 @@ def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, re
     assert 1 == len(sums.groups())
 
 
-def test_a_part_that_is_stopped_is_given_up(
-    lab: Lab, cluster: Cluster, reach: Reach, large: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host whose relay gets SIGSTOP is named, and nothing of it stays; the others have everything."""
-    monkeypatch.setattr("cluster.copying.copy._SILENT_S", 15.0)
-
-    def stop(lab: Lab, host: Any) -> None:
-        inside(lab, host, "pkill -STOP -f '[c]opying.onhost.relay'", check=True)
-
-    with striking(lab, lab.hosts[1], stop):
-        done = copy(reach, cluster, cluster.hosts[1:], transfer(large, "/root/copy", silence_s=8))
-
-    assert [cluster.hosts[1]] == [o.host for o in done.failed], done
-    assert "no output for 15 s" in str(done.failed[0].error)
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
-
-
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
 def test_nobody_waits_for_a_master_whose_part_was_ended(
     lab: Lab, cluster: Cluster, reach: Reach, large: Any, number: str
@@ -270,60 +195,6 @@ def test_nobody_waits_for_a_master_whose_part_was_ended(
         copy(reach, cluster, cluster.hosts[1:], asked)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
-
-
-def test_what_is_left_of_another_file_is_not_gone_on_with(reach: Reach, cluster: Cluster, large: Any) -> None:
-    """A part that is no beginning of the file, and one host that has nothing of it: all of it is sent."""
-    first, other = cluster.hosts[1:3]
-    reach.run([first], "mkdir /root/copy && head -c 20000000 /dev/urandom >/root/copy/.f.dlami-part").check()
-    wrong = copy(reach, cluster, [first], transfer(large, "/root/copy"))
-    reach.run([first], "cd /root/copy && head -c 20000000 f >.f.dlami-part && rm f").check()
-    bare = copy(reach, cluster, [first, other], transfer(large, "/root/copy"))
-
-    assert [40_000_000] == [o.bytes for o in wrong.outcomes], wrong
-    assert [40_000_000] * 2 == [o.bytes for o in bare.outcomes], bare
-    assert 1 == len(reach.run([cluster.master, first, other], "cat /root/[sc]*/f | md5sum").check().groups())
-
-
-@pytest.mark.parametrize(
-    ("prepare", "dst", "expected"),
-    [
-        (
-            "mkdir -p /mnt/small && mount -t tmpfs -o size=1m tmpfs /mnt/small",
-            "/mnt/small/copy",
-            "no room in /mnt/small: ",
-        ),
-        ("echo file >/root/place", "/root/place/copy", "/root/place: "),
-        ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big is a folder here and none in the source"),
-    ],
-)
-@pytest.mark.parametrize("place", [0, 1], ids=["master", "worker"])
-def test_one_host_s_own_trouble_is_its_own(
-    reach: Reach, cluster: Cluster, source: Any, prepare: Any, dst: Any, expected: Any, place: Any
-) -> None:
-    """Named with path and reason, the master's at once; the hosts after it have everything."""
-    odd = cluster.hosts[place]
-    told = []
-    reach.run([odd], prepare).check()
-    hosts = cluster.hosts[min(place, 1) :]
-    done = copy(reach, cluster, hosts, transfer(source, dst), on_trouble=lambda host, text: told.append((host, text)))
-    left = reach.run(
-        [odd],
-        f"find {dst} -name '*part' 2>/dev/null | wc -l; umount /mnt/small 2>/dev/null; rm -rf /root/place /root/copy",
-    )
-    reach.run(cluster.hosts, "rm -rf /mnt/small /root/place")
-
-    assert [(odd, True)] == [(o.host, expected in str(o.error)) for o in done.failed], done
-    assert [(odd, True)] * (place == 0) == [(host, expected in text) for host, text in told]
-    assert "0\n" == left[odd].text
-
-
-def test_a_source_that_is_not_there_is_the_master_s_error(reach: Reach, cluster: Cluster) -> None:
-    """Nothing is made on the hosts."""
-    with pytest.raises(ClusterError, match="/nowhere: no such file"):
-        copy(reach, cluster, cluster.hosts[1:], transfer("/nowhere", "/root/copy"))
-
-    assert {""} == {r.text for r in reach.run(cluster.hosts, "ls -d /root/copy 2>/dev/null || true").values()}
 
 
 def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None:

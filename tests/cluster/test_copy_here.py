@@ -34,10 +34,8 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.onhost.part import is_part, open_part, part_of
 from cluster.ssh.result import Result
-from tests.cluster.jobs_here import here
 from tests.conftest import PATIENCE_S
 
-__all__ = ["here"]
 CHAIN = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
 MIB = 1 << 20
 

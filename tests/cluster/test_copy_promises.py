@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import socket
 import struct
 import subprocess
@@ -183,20 +182,6 @@ def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach
     assert f"one folder with {cluster.master}'s" in lines(done)
     assert 1 == len(there.groups())
     assert 4 == len(gone.failed)
-
-
-def test_names_that_are_long_in_bytes_arrive(cluster: Cluster, reach: Reach) -> None:
-    """255 bytes of a name that is not ASCII, and two that differ only at their end."""
-    names = ["é" * 127, "文" * 85, "n" * 254 + "1", "n" * 254 + "2"]
-    make = "; ".join(f"echo {n} >{shlex.quote(name)}" for n, name in enumerate(names))
-    reach.run([cluster.master], f"mkdir -p /root/src && cd /root/src && {make}").check()
-    done = copy(reach, cluster, cluster.hosts[:2], transfer("/root/src", "/root/copy"))
-    there = reach.run(cluster.hosts[:2], "cd /root/copy && ls | md5sum; cat *").check()
-    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
-
-    assert not done.failed
-    assert 1 == len(there.groups())
-    assert 4 == done.outcomes[1].files
 
 
 def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path: Path) -> None:

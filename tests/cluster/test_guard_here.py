@@ -29,9 +29,7 @@ from cluster.guard.onhost.history import Past
 from cluster.guard.onhost.policy import NEVER, State, Terms
 from cluster.guard.onhost.renew import Place
 from cluster.inventory import Cluster
-from tests.cluster.jobs_here import here
 
-__all__ = ["here"]
 T = 1_800_000_000.0  # 08:00 UTC
 TOLD = {"end": 1.8e9, "why": "no useful work", "useful_at": 1.7e9, "what": "a terminal on h", "hours": 2.5}
 

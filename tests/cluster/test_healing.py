@@ -9,40 +9,29 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.files import write_json
 from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord
 from cluster.healing.lost import heal_lost
-from cluster.inventory import ROOT
 from cluster.jobs import follow
-from cluster.jobs.attempt import Attempt
-from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back, taken_by_others
-from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.lookup import find, last_metrics, read_attempts, view
+from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts
+from cluster.jobs.lookup import find, read_attempts, view
 from cluster.jobs.onhost.claim import holder
-from cluster.jobs.process import start_ticks, this_process
+from cluster.jobs.process import start_ticks
 from cluster.jobs.record import DamagedRecord, JobPaths, read_job
 from cluster.jobs.show import one
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
-from cluster.jobs.steps import Step, Steps
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
-from cluster.jobs.sweep import let_go
-from cluster.watching.watch import RankWatch
 from tests import dead_server
-from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from tests.cluster.jobs_here import HERE, a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
 
-__all__ = ["folder", "job_id"]
 pytestmark = [
     pytest.mark.slow,  # real supervisors and mpirun, some seconds each
     pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI"),
@@ -74,7 +63,6 @@ def waits(paths: JobPaths) -> bool:
 SHORT_OF_HOSTS = {"min_np": 2, "whole_np": 2}
 # Not before mpirun has seen it: a machine on which that takes long is as slow to start five programs.
 LINGERS = "for n in 1 2 3 4 5; do sleep 0.1; done"
-TWO_RANKS = (dataclasses.replace(HERE, slots=2),)
 DIES = f"{LINGERS}; kill -9 $$"
 
 
@@ -99,31 +87,6 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
     told = json.dumps(shown.to_json())
     assert told == json.dumps(type(shown).from_json(json.loads(told)).to_json())
     assert "1 rank on localhost, no step: rank 0 on localhost ended by signal 9 (Killed)" in one(shown)
-
-
-@pytest.mark.parametrize(
-    ("script", "changes", "expected", "why"),
-    [
-        ("exit 7", {}, [Ending.PROGRAM], "it is the program's own error, and would come again"),
-        (DIES, {}, [Ending.RANK_SIGNAL] * 2, "it ended so at the same step before, in attempt 1"),
-        (
-            f"echo HorovodInternalError >&2; {LINGERS}; exit 1",
-            {"np": 2, "hosts": TWO_RANKS, "whole_np": 2, "whole_hosts": TWO_RANKS},
-            [Ending.RANK_SIGNAL] * 2,
-            "it ended so at the same step before, in attempt 1",
-        ),
-    ],
-)
-def test_what_would_come_again_is_not_tried_again(
-    folder: Any, job_id: Any, script: Any, changes: Any, expected: Any, why: Any
-) -> None:
-    """A program's own error at once, a death at the same step the second time; and it is said why."""
-    paths = submit(folder, healing(script, job_id, **changes))
-    ended(paths)
-
-    assert JobState.FAILED is read_status(paths).state
-    assert expected == kinds(paths)
-    assert f"; not tried again: {why}" in read_status(paths).cause
 
 
 @pytest.mark.parametrize(("name", "attempts"), [("step-$DLAMI_ATTEMPT", 4), ("last", 2)])
@@ -212,33 +175,6 @@ def test_the_end_is_explained_though_somebody_removed_the_console(folder: Any, j
     assert read_status(paths).cause.startswith("rank 0 on localhost ended by signal 9 (Killed)")
 
 
-def test_a_launch_that_fails_is_tried_once_more(folder: Any, job_id: Any) -> None:
-    """mpirun that was not there when it was started, and a program that is nowhere, both times."""
-    gone = healing("exit 0", job_id)
-    paths = submit(folder, dataclasses.replace(gone, mpirun=("/nowhere/mpirun", *gone.mpirun[1:])))
-    ended(paths)
-    assert (JobState.SUCCEEDED, [Ending.LAUNCH, Ending.DONE]) == (read_status(paths).state, kinds(paths))
-
-    lost = healing("", job_id + "b", command=("/nowhere/program",))
-    lost = dataclasses.replace(lost, mpirun=(*lost.mpirun[:5], *lost.command))
-    paths = submit(folder, lost)
-    ended(paths)
-    assert [Ending.LAUNCH] * 2 == kinds(paths)
-    assert "not tried again: it could not be started twice" in read_status(paths).cause
-
-
-def test_an_mpirun_that_is_stopped_while_it_launches_is_ended(folder: Any, job_id: Any) -> None:
-    """Before any rank could beat: nobody goes on, and it never would."""
-    job = healing("exit 0", job_id, hang_after=4.0)
-    paths = submit(folder, dataclasses.replace(job, mpirun=("sh", "-c", "kill -STOP $$")))
-    ended(paths)
-
-    first, second = read_attempts(paths)
-    assert (Ending.DAEMON, Ending.DONE) == (first.what, second.what), first.text
-    assert first.text.startswith("mpirun is stopped (SIGSTOP or a debugger), and no rank has gone on for ")
-    assert JobState.SUCCEEDED is read_status(paths).state
-
-
 def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(
     folder: Any, job_id: Any, tmp_path: Path
 ) -> None:
@@ -262,37 +198,6 @@ def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(
     assert holder(os.environ[NAME_VARIABLE]) is None
 
 
-def test_a_host_that_another_job_took_meanwhile_is_waited_for(folder: Any, job_id: Any, tmp_path: Path) -> None:
-    """Its claim was gone, as after a restart of the host: it is said who has it, and the next attempt comes when it is free."""
-    go, other = tmp_path / "go", a_job("", job_id + "b")
-    script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ until [ -e {go} ]; do sleep 0.1; done; kill -9 $$; }}"
-    paths = submit(folder, healing(script, job_id))
-    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
-    let_go([HERE], job_id)
-    claim_hosts(other, tmp_path / "elsewhere")
-    try:
-        go.touch()
-        taken = f"dlami: waits: too few hosts: localhost is taken by {other.id} (user "
-        wait_until(lambda: taken in console(paths, 1), "it waits")
-        assert other.id in str(taken_by_others([HERE], read_job(paths)))
-    finally:
-        give_back(other)
-    ended(paths)
-    assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
-    assert {} == taken_by_others([HERE], other)
-
-
-def test_a_supervisor_told_to_end_between_two_attempts_leaves(folder: Any, job_id: Any) -> None:
-    """SIGTERM, as at a shutdown of the master: it says so."""
-    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
-    wait_until(lambda: waits(paths), "it waits")
-    os.kill(read_status(paths).supervisor.pid, signal.SIGTERM)
-    ended(paths)
-
-    assert (JobState.STOPPED, Ending.SUPERVISOR) == (read_status(paths).state, read_status(paths).ended_by)
-    assert "by something other than 'inv jobs.stop'" in read_status(paths).cause
-
-
 def test_a_supervisor_killed_between_two_attempts_leaves_a_lost_job_that_can_be_resumed(
     folder: Any, job_id: Any
 ) -> None:
@@ -313,18 +218,6 @@ def test_a_supervisor_killed_between_two_attempts_leaves_a_lost_job_that_can_be_
     ]
 
 
-def test_a_supervisor_that_is_replaced_between_two_attempts_leaves_without_a_word(folder: Any, job_id: Any) -> None:
-    """It holds the lease no more, so it begins nothing and writes nothing."""
-    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
-    wait_until(lambda: waits(paths), "it waits")
-    before, supervisor = paths.status.read_bytes(), read_status(paths).supervisor
-    write_json(paths.lease, {"attempt": 2, "holder": dataclasses.asdict(this_process()), "renewed": 0.0})
-    wait_until(lambda: not supervisor.is_alive, "it has left")
-
-    assert before == paths.status.read_bytes()
-    assert "is not the one that may write any more" in (paths.logs(1) / "supervisor.log").read_text()
-
-
 def test_ranks_of_an_earlier_attempt_must_not_write_any_more(folder: Any, job_id: Any) -> None:
     """The lease is of the attempt that runs, before its first rank does."""
     script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ {DIES}; }}; grep '\"attempt\": 2' $DLAMI_JOB_FOLDER/lease.json"
@@ -333,27 +226,6 @@ def test_ranks_of_an_earlier_attempt_must_not_write_any_more(folder: Any, job_id
 
     assert JobState.SUCCEEDED is read_status(paths).state, console(paths, 2)
     assert 2 == read_job(paths).attempt
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file system that is full is mounted")
-def test_a_full_shared_folder_is_waited_for(tmp_path: Path, folder: Any, job_id: Any) -> None:
-    """The program's error is the folder's: the next attempt comes when there is room again."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "full", str(shared)], check=True)
-    try:
-        fill = f"[ $DLAMI_ATTEMPT != 1 ] || {{ cat /dev/zero >{shared}/fill 2>/dev/null; exit 1; }}"
-        paths = submit(shared / "jobs", healing(fill, job_id))
-        wait_until(lambda: read_status(paths).state is JobState.HEALING, "it waits")
-        assert f"{paths.folder} cannot be written: No space left on device" in read_status(paths).cause
-        (shared / "fill").unlink()
-        ended(paths)
-        assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt), read_status(
-            paths
-        ).cause
-        assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
-    finally:
-        subprocess.run(["umount", "-l", str(shared)], check=True)
 
 
 TRAINS = """
@@ -416,33 +288,6 @@ def test_a_fault_at_any_point_of_an_attempt_s_life_loses_nothing(folder: Any, jo
     assert account.attempts[3].again_s > 0 == account.attempts[4].again_s, "five of its ten steps had been done before"
 
 
-def test_a_step_that_was_done_before_its_supervisor_went_on_counts(
-    job_id: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or a rank that has died twice, the second time a step later, would be given up as one that dies at the same step."""
-    paths = JobPaths(tmp_path / "jobs" / job_id)
-    paths.rank_logs(1).mkdir(parents=True)
-    row = '{"kind": "train", "step": 0, "time": \'$(date +%s.%N)\'}'
-    script = f"printf '{row}\\n' >{paths.metrics}.new; mv {paths.metrics}.new {paths.metrics}; kill -9 $$"
-    start = RankWatch.start
-
-    def late(watch: RankWatch) -> Any:
-        wait_until(paths.metrics.exists, "its first step is done")
-        return start(watch)
-
-    monkeypatch.setattr(RankWatch, "start", late)
-    record = AttemptRecord(number=1, np=1, hosts=("localhost",), began=time.time())
-    nobody_asks = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=False, are_of_a_shutdown=False)
-    attempt = Attempt(
-        healing(script, job_id), paths, cast(Any, nobody_asks), record,
-        on_look=lambda *_: None, on_stop=lambda: None, on_notice=lambda _: None,
-        say=print, growing=cast(Any, SimpleNamespace(is_due=lambda _: False)), folder=FolderThread(),
-    )  # fmt: skip
-    outcome = attempt.see_through()
-
-    assert (Ending.RANK_SIGNAL, 1) == (outcome.cause.kind, attempt.record.step), outcome.cause.text
-
-
 def killed(paths: JobPaths) -> None:
     """Its supervisor is gone without a word, as with a master that loses its power; its ranks may still run."""
     supervisor = read_status(paths).supervisor
@@ -476,20 +321,6 @@ def test_a_lost_job_is_taken_up_once_and_nobody_writes_beside_it(folder: Any, jo
     assert [Ending.MASTER, Ending.DONE] == kinds(paths)
     assert "without a last word" in read_attempts(paths)[0].text
     assert (1, 50) == (read_attempts(paths)[0].first_step, read_attempts(paths)[0].step)
-
-
-@pytest.mark.parametrize("at", ["starting", "healing"])
-def test_a_job_is_taken_up_at_whatever_point_it_was_lost(at: str, folder: Any, job_id: Any, tmp_path: Path) -> None:
-    """Before its attempt's first word, and between two attempts, of which the first one's end is known."""
-    paths = submit(folder, healing(f"[ $DLAMI_ATTEMPT = 2 ] || {{ {DIES}; }}", job_id, attempts_per_hour=6))
-    if at == "healing":
-        wait_until(lambda: read_status(paths).state is JobState.HEALING, "it heals", 60)
-    killed(paths)
-    assert [True] == [one.goes_on for one in heal_lost(folder)]
-    ended(paths)
-    assert JobState.SUCCEEDED is read_status(paths).state, read_status(paths).cause
-    assert Ending.DONE is kinds(paths)[-1]
-    assert len(kinds(paths)) == len({a.number for a in read_attempts(paths)})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a folder is mounted, and taken away")
@@ -544,73 +375,3 @@ def test_a_shared_folder_that_hangs_holds_up_no_healing(tmp_path: Path, folder: 
     assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
     assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
     assert not words.exists()
-
-
-@NEEDS_FUSE
-def test_a_stop_is_heard_while_the_shared_folder_hangs(tmp_path: Path, folder: Any, job_id: Any) -> None:
-    """Ranks leave, the supervisor too; how the job ended is known as soon as the folder is back."""
-    shared, on = tmp_path / "shared", tmp_path / "on"
-    shared.mkdir()
-    script = f"trap 'exit 0' USR1; echo $$ >{on}; while sleep 0.1; do :; done"
-    paths = submit(shared / "jobs", healing(script, job_id))
-    wait_until(lambda: on.exists() and bool(on.read_text()), "its rank runs")
-    supervisor = read_status(paths).supervisor
-    with dead_server.silent(shared, tmp_path):
-        words = [sys.executable, "-m", "cluster.jobs", "--shared", str(shared), "stop", job_id]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT)
-        assert 1 == said.returncode
-        assert f"does not answer on the master ({supervisor.host}); {job_id} was stopped all the same" in said.stderr
-        assert not supervisor.is_alive
-        with pytest.raises(OSError):
-            start_ticks(int(on.read_text()))
-    status = read_status(paths)
-
-    assert (JobState.STOPPED, Ending.STOPPED) == (status.state, status.ended_by)
-    assert "cannot be written: the shared folder does not answer" in status.cause
-
-
-def test_steps_are_those_of_the_beats_where_ranks_beat(tmp_path: Path) -> None:
-    """A first step counts once it is done, also if it is heard of late; what was done before is not this attempt's."""
-
-    class Heard:
-        done: int | None = 0
-        first: int | None = None
-        first_at: float | None = None
-
-        def step(self) -> int | None:
-            return self.done
-
-        def first_step(self) -> int | None:
-            return self.first
-
-        def first_step_at(self) -> float | None:
-            return self.first_at
-
-    heard, paths = Heard(), JobPaths(tmp_path)
-    rows = [{"kind": "train", "step": n, "time": 10.0 * n} for n in range(1, 6)]
-    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    steps = Steps(lambda: last_metrics(paths), since=30.0, beats=heard)
-    steps.look()
-    heard.first_at = 31.0
-    steps.look()
-    assert (None, None) == (steps.first, steps.last), "none is done"
-    heard.done, heard.first = 8, 6
-    steps.look()
-    heard.done = 9
-    steps.look()
-    assert steps.first == Step(number=6, at=31.0)
-    assert steps.last
-    assert 9 == steps.last.number
-    steps.read()
-    assert 9 == steps.last.number, "the metrics are behind"
-    rows.append({"kind": "train", "step": 11, "time": 120.0})
-    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    steps.read()
-    assert Step(number=12, at=120.0) == steps.last, "what came after the last beat"
-
-    rows.pop()
-    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    heard.done = None
-    silent = Steps(lambda: last_metrics(paths), since=30.0, beats=heard)
-    silent.look()
-    assert (Step(number=4, at=30.0), Step(number=6, at=50.0)) == (silent.first, silent.last)

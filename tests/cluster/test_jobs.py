@@ -252,22 +252,6 @@ def test_what_a_job_was_is_on_record(lab: Lab, inv: Inv, job: Any) -> None:
     assert [4] == [point["ranks"] for point in json.loads(scaling.stdout)], scaling.stderr
 
 
-@pytest.mark.story
-def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
-) -> None:
-    """The real trainer, SIGTERM to one of four ranks: all save and leave, and that is no success."""
-    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
-    wait_for(lambda: trains(lab, job), START_S, "the attempt trains")
-    ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
-    reach.run([cluster.hosts[1]], f"kill -TERM {ranks[0]}").check()
-    wait_for(lambda: state(lab, job)["state"] not in ("running", "stopping"), 120, "the attempt has ended")
-
-    ended = state(lab, job)
-    assert "failed" == ended["state"]
-    assert "exited 143" in ended["cause"], "which is 128 and SIGTERM"
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -289,11 +273,3 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab: Lab, inv: Inv, 
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert set() == set((lab.shared / "jobs").glob("*")) - before
-
-
-def test_a_job_that_is_not_there(inv: Inv) -> None:
-    """The reader is told where was looked."""
-    done = inv("jobs.show", "nosuch")
-
-    assert 2 == done.returncode
-    assert "no job 'nosuch' in /shared/jobs" in done.stderr

@@ -11,7 +11,6 @@ from cluster.commandline import hosts as tasks
 from cluster.inventory import Cluster
 from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
-from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from tests.conftest import Inv
@@ -32,10 +31,6 @@ def started(script: Any, last: Any, by_inv: str = "") -> Any:
     """Shell text that starts the script in the background, of no inv, and waits for the last of its sleepers."""
     begun = until(f"pgrep -f '^sleep {last}' >/dev/null")
     return f"env -u DLAMI_RUN {by_inv} setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & {begun}"
-
-
-def commands(found: Any, host: Any, fate: Any) -> Any:
-    return [p.command for p in found.processes[host] if p.fate == fate]
 
 
 def kill(
@@ -124,108 +119,6 @@ def test_what_forks_all_the_time_goes_with_what_was_shown(cluster: Cluster, reac
     assert (0, 0) == (ended.num_left, running(reach, [host], 4015))
 
 
-def test_children_without_the_tag_go_with_their_session(cluster: Cluster, reach: Reach) -> None:
-    """A child that cleaned its environment, and one that ignores TERM."""
-    host = cluster.hosts[1]
-    reach.run(
-        [host], "DLAMI_JOB=dead-2 " + started('env -i sleep 4004 & trap "" TERM; sleep 4005; sleep 4005', 4005)
-    ).check()
-    _, ended = kill(reach, cluster, [host], over("dead-2"))
-
-    assert 0 == ended.num_left
-    assert 0 == running(reach, [host], 400)
-
-
-def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster: Cluster, reach: Reach, lab: Lab) -> None:
-    """Its session's leader and its environment are gone; it stands in its job's folder, as ranks do."""
-    host, code = cluster.hosts[1], lab.shared / "jobs/dead-7/code"
-    code.mkdir(parents=True)
-    (code.parent / "state.json").write_text('{"state": "failed"}')
-    reach.run(
-        [host],
-        "cd /shared/jobs/dead-7/code && env -u DLAMI_RUN setsid sh -c 'env -i sleep 4016 & exit' >/dev/null 2>&1 </dev/null;"
-        + until("pgrep -f '^sleep 4016' >/dev/null"),
-    ).check()
-    shown, ended = kill(reach, cluster, [host])
-
-    assert ["sleep 4016"] == commands(shown, host, "end")
-    assert (0, 0) == (ended.num_left, running(reach, [host], 4016))
-    shutil.rmtree(code.parent)
-
-
-def test_another_user_s_process_is_listed_and_not_touched(cluster: Cluster, reach: Reach) -> None:
-    """Seen by root, and still not ended by it."""
-    host = cluster.hosts[1]
-    reach.run([host], started("setpriv --reuid=65534 --clear-groups env DLAMI_JOB=theirs sleep 4006", 4006)).check()
-    shown, _ = kill(reach, cluster, [host], over("theirs"), all_mine=True)
-
-    assert ["sleep 4006"] == commands(shown, host, "another user's")
-    assert "another user's, not touched" in describe(shown)
-    assert 1 == running(reach, [host], 4006)
-    reach.run([host], "pkill -f '^sleep 4006'").check()
-
-
-def test_a_launcher_of_no_job_needs_all_mine(cluster: Cluster, reach: Reach) -> None:
-    """mpirun started by hand: listed, ended only when asked for. What another inv runs never is."""
-    host = cluster.hosts[1]
-    reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4007", 4007)).check()
-    reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4017", 4017, "DLAMI_RUN=x")).check()
-    shown, ended = kill(reach, cluster, [host])
-
-    assert "of no job of ours, not touched: --all-mine ends it" in describe(shown)
-    assert "of another inv, not touched" in describe(shown)
-    assert 0 == shown.num_to_end
-    assert "zero processes left" not in describe_end(shown, ended)
-    assert 1 == running(reach, [host], 4007)
-    assert 0 == kill(reach, cluster, [host], all_mine=True)[1].num_left
-    assert (0, 1) == (running(reach, [host], 4007), running(reach, [host], 4017))
-    reach.run([host], "pkill -f '^sleep 4017'").check()
-
-
-def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Reach) -> None:
-    """Its parent is of nobody we may end; no signal helps."""
-    host = cluster.hosts[2]
-    hold = 'python3 -c "import os,time; os.fork() or os._exit(0); time.sleep(4008)"'
-    reach.run(
-        [host],
-        f"env -u DLAMI_RUN setsid env DLAMI_JOB=alive {hold} >/tmp/held 2>&1 </dev/null & trap 'cat /tmp/held >&2' EXIT; "
-        + until("ps -eo stat=,ppid= | grep -q \"^Z.* $(pgrep -f '^python3 -c import os,time')\\$\""),
-    ).check()
-    known = KnownJobs(going=("alive",), over=())
-    found = find_leftovers(reach, cluster, [host], known)
-
-    zombies = [p for p in found.processes[host] if p.state == "Z" and p.job == "alive"]
-    assert ["its job runs"] == [p.fate for p in zombies], "it counts to the job of its parent"
-    assert "defunct" in describe(found)
-    assert 0 == kill(reach, cluster, [host], over("alive"))[1].num_left
-
-
-def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reach) -> None:
-    """By its exact name, if it is this user's and nobody has it mapped or open; what begins like it is somebody's file."""
-    host = cluster.hosts[1]
-    reach.run([host], "find /dev/shm -mindepth 1 -delete").check()  # what other tests left
-    name = "vader_segment.gpu1.0.5d4f0001"
-    hold = (
-        f'import mmap,os,time; f=open("/dev/shm/{name}.1","w+b"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); '
-        f'f.close(); g=open("/dev/shm/{name}.2","w+b"); open("/dev/shm/held","w"); time.sleep(4009)'
-    )
-    theirs = ("openmpi-my-results.csv", "osc_notes.txt", "ompi", "nccl-results", "others")
-    reach.run(
-        [host],
-        f"umask 077; head -c 9999 /dev/zero >/dev/shm/{name}.0; head -c 99 /dev/zero >/dev/shm/nccl-a1B2c3; "
-        + "".join(f"echo x >/dev/shm/{f}; " for f in theirs)
-        + f"echo x >/dev/shm/{name}.3; chown 65534 /dev/shm/{name}.3; "
-        + f"env -u DLAMI_RUN setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & "
-        + until("[ -e /dev/shm/held ]"),
-    ).check()
-    shown, ended = kill(reach, cluster, [host])
-
-    assert 2 == ended.removed[host], describe(shown)
-    kept = sorted([*theirs, "held", *(f"{name}.{n}" for n in (1, 2, 3))])
-    assert kept == sorted(reach.run([host], "ls /dev/shm")[host].text.split())
-    reach.run([host], f"pkill -f '^python3 -c import mmap'; cd /dev/shm; rm {' '.join(kept)}").check()
-
-
 @pytest.mark.promise("kill")
 def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach) -> None:
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
@@ -248,15 +141,6 @@ def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach)
     assert "nothing of a training on" in inv("kill").stdout
 
 
-def test_a_host_that_cannot_be_asked_is_no_proof(lab: Lab, cluster: Cluster, reach: Reach) -> None:
-    """Unknown is said, and the exit code is not 0."""
-    labs.crash(lab, lab.hosts[3])
-    shown, ended = kill(reach, cluster, cluster.hosts)
-
-    assert f"{cluster.hosts[3].address}  unknown: " in describe_end(shown, ended)
-    assert [cluster.hosts[3]] == list(ended.unanswered)
-
-
 @pytest.mark.promise("reboot")
 def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
     """The host goes down by its own command and another boot answers."""
@@ -265,27 +149,6 @@ def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
 
     assert {} == missing
     assert set(victims) == set(back)
-
-
-def test_a_host_that_stays_away_is_named(lab: Lab, cluster: Cluster, reach: Reach) -> None:
-    """After the time that was given."""
-    host = cluster.hosts[3]
-    reach.run([host], "mv /usr/sbin/reboot /root/ && cp /usr/sbin/poweroff /usr/sbin/reboot").check()
-    missing = reboot.reboot(reach, [host], 6)
-
-    assert "not back within 6 s" in missing[host]
-    labs.heal(lab, lab.hosts)
-    with Reach(cluster) as again:
-        again.run([host], "mv /root/reboot /usr/sbin/reboot").check()
-
-
-@pytest.mark.parametrize("words", [("reboot", "--hosts", "1")])
-def test_inv_reboot_asks_first(inv: Inv, words: Any) -> None:
-    """Nobody to ask: refused."""
-    done = inv(*words)
-
-    assert "There is no terminal to ask on" in done.stderr
-    assert 2 == done.returncode
 
 
 def test_reboot_looks_again_after_the_answer(
@@ -307,16 +170,3 @@ def test_reboot_looks_again_after_the_answer(
             tasks.reboot(Context(), hosts="1")
     finally:
         reach.run([host], "pkill -f '^sleep 4018'").check()
-
-
-def test_reboot_dry_run_says_which_and_reboots_none(inv: Inv, cluster: Cluster, reach: Reach) -> None:
-    """The host's first process is the one that it was."""
-    began = reach.run([cluster.hosts[1]], "cut -d' ' -f22 /proc/1/stat").check()
-    done = inv("reboot", "--hosts", "1", "--dry-run")
-
-    assert f"would reboot {cluster.hosts[1].address} (1); no job runs there\n" == done.stdout, done.stderr
-    assert 0 == done.returncode
-    assert (
-        began[cluster.hosts[1]].stdout
-        == reach.run([cluster.hosts[1]], "cut -d' ' -f22 /proc/1/stat").check()[cluster.hosts[1]].stdout
-    )

@@ -13,11 +13,9 @@ from cluster.inventory import Cluster
 from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_leftovers, find_leftovers
 from cluster.kill.onhost.leftovers import processes
 from cluster.ssh.fanout import Reach
-from tests.cluster.jobs_here import here
 from tests.conftest import wait_for
 from tests.processes import wait_until_it_is
 
-__all__ = ["here"]
 NOTHING_KNOWN = KnownJobs(going=(), over=())
 JOB = f"dead-{os.getpid()}"
 

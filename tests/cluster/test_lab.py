@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -15,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.errors import ClusterError
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
-from cluster.lab import neighbours, network, nodes
+from cluster.lab import network, nodes
 from cluster.lab.network import free_network
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.sync.onhost.own_disk import FOLDER
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
@@ -48,38 +46,6 @@ def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
     assert ["/root/only-here"] == [w for words in lines.values() for w in words if w.startswith("/root")]
     assert all("ours" in words for words in lines.values())
     assert all(words[-2:] == ["eth0", "lo"] for words in lines.values())
-
-
-def test_hosts_reach_each_other_by_key_without_a_question(cluster: Cluster, reach: Reach) -> None:
-    """As mpirun needs it: every host's key is known to every other."""
-    last = cluster.hosts[-1]
-    answered = reach.run(cluster.hosts, f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {last.address} hostname")
-
-    assert {f"{cluster.name}-3"} == {r.text.strip() for r in answered.check().values()}
-
-
-def test_what_this_machine_keeps_for_its_own_jobs_is_no_lab_hosts(cluster: Cluster, reach: Reach) -> None:
-    """Neither what is there nor what is made while the host runs: it is a cluster of one host, beside the lab."""
-    code = Path(FOLDER).expanduser()
-    code.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=code, prefix="here-") as here:
-        reach.run(cluster.hosts, f"! test -e {here} && touch {code}/there && rm {code}/there").check()
-
-
-def test_up_twice_is_one_lab(lab: Lab) -> None:
-    """The second `lab.up` finds the first one's hosts, running as they were."""
-    before = nodes.running(lab.name)
-
-    assert lab == labs.up(lab.name, 4, 2)
-    assert before == nodes.running(lab.name)
-
-
-def test_another_size_is_refused(lab: Lab) -> None:
-    """Nothing is changed by it."""
-    with pytest.raises(ConfigError, match="is up with 4 hosts of 2 slots"):
-        labs.up(lab.name, 5, 2)
-
-    assert 4 == len(nodes.running(lab.name))
 
 
 def test_a_crashed_host_comes_back_with_its_files_and_key(lab: Lab, cluster: Cluster, reach: Reach) -> None:
@@ -144,12 +110,6 @@ def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab: Lab, how: Any) 
     )
 
 
-def test_down_of_what_is_not_there_says_so() -> None:
-    """And is no failure."""
-    with pytest.raises(NothingToDo, match="there is no lab nowhere"):
-        labs.down("nowhere")
-
-
 def test_a_free_network_overlaps_nothing_in_use() -> None:
     """Not even by a wider route; when all are taken it says so."""
     first = free_network([])
@@ -157,41 +117,6 @@ def test_a_free_network_overlaps_nothing_in_use() -> None:
     assert not free_network([IPv4Network(first.supernet(new_prefix=16))]).overlaps(first)
     with pytest.raises(ClusterError, match="no free network"):
         free_network([IPv4Network("10.0.0.0/8")])
-
-
-def test_the_lab_is_a_cluster_like_any_other(lab: Lab) -> None:
-    """Its hostfile and settings are read by the code that reads an operator's."""
-    cluster = load_cluster(f"lab:{lab.name}")
-
-    assert [(h.address, h.slots) for h in lab.hosts] == [(h.address, h.slots) for h in cluster.hosts]
-    assert "/shared" == cluster.shared
-
-
-def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_takes_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
-    """Limits are raised to the pairs of all labs, never lowered, and set back when no lab is left."""
-    before = dict(zip(neighbours.NAMES, (128, 512, 1024), strict=True))
-    for name, value in before.items():
-        (tmp_path / name).write_text(f"{value}\n")
-    left = ["big"]
-    monkeypatch.setattr(neighbours, "LIMITS", tmp_path)
-    monkeypatch.setattr(neighbours, "BEFORE", tmp_path / "before.json")
-    monkeypatch.setattr(neighbours, "lab_names", lambda: left)
-
-    def limits() -> Any:
-        return [int((tmp_path / name).read_text()) for name in neighbours.NAMES]
-
-    neighbours.make_room([4, 8])
-    assert list(before.values()) == limits()
-    neighbours.make_room([64])
-    neighbours.make_room([64, 4])
-    assert [64 * 64 + 16, 2 * (64 * 64 + 16), 4 * (64 * 64 + 16)] == limits()
-    neighbours.restore()
-    assert limits()[0] > 4096
-    left.clear()
-    neighbours.restore()
-    assert list(before.values()) == limits()
 
 
 @pytest.fixture
@@ -233,16 +158,6 @@ def test_root_on_a_lab_host_cannot_change_this_machine(plain: Any) -> None:
     assert settings == Path("/proc/sys/vm/dirty_background_ratio").read_text()
     assert not (ROOT / "written-by-a-lab-host").exists()
     assert "600\n" == mode and 0o666 == stat.S_IMODE(Path("/dev/null").stat().st_mode)
-
-
-def test_a_lab_host_has_a_kernel_log_of_its_own(plain: Any) -> None:
-    """It can be read, as health wants it, and says nothing of this machine."""
-    cluster = load_cluster(f"lab:{plain.name}")
-    with Reach(cluster) as reach:
-        said = reach.run([cluster.hosts[1]], "dmesg").check()[cluster.hosts[1]].text
-
-    assert 2 == len(said.splitlines())
-    assert "a lab host" in said
 
 
 def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster, reach: Reach) -> Any:
@@ -367,15 +282,3 @@ def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed: Any, tmp
     done = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert "True ['up', 'up']\n['up', 'up']\nFalse\n" == done.stdout, done.stderr
-
-
-def test_a_checkouts_environment_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A `.venv` that is a link is seen by hosts where it leads to, unless their overlay shows that place anyway."""
-    (tmp_path / "checkout").mkdir()
-    (tmp_path / "venv").mkdir()
-    (tmp_path / "checkout/.venv").symlink_to(tmp_path / "venv")
-    monkeypatch.setattr(nodes, "ROOT", tmp_path / "checkout")
-    monkeypatch.setattr(nodes, "hidden_folders", lambda: {tmp_path})
-    assert {tmp_path / "checkout", tmp_path / "venv"} <= set(nodes.binds(tmp_path / "checkout"))
-    monkeypatch.setattr(nodes, "hidden_folders", set)
-    assert [tmp_path / "checkout"] == nodes.binds(tmp_path / "checkout")

@@ -25,11 +25,8 @@ from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import a_job as a_job_here
-from tests.cluster.jobs_here import folder, job_id
 from tests.cluster.test_job_hosts import a_job, started
 from tests.conftest import Inv, wait_for
-
-__all__ = ["folder", "job_id"]  # fixtures
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
 from cluster.top.seen import Frame, JobSeen, Sight
 from tests.cluster.test_top import frame, seen, told, vitals_of
-from tests.conftest import PATIENCE_S, Inv
+from tests.conftest import PATIENCE_S
 
 JOB = JobSeen(
     id="20261120-231500-resnet50-x7", name="resnet50", state="running", attempt=2, np=4, steps=500, step=10,
@@ -105,18 +105,3 @@ def test_a_host_that_is_not_up_is_told_with_its_reason(
 
     assert re.search(r'dlami_host_up\{.*host_rank="1"\} 0\n', told.out)
     assert f"{gone.hosts[1].host}: gone: no connection\n" == told.err
-
-
-def test_metrics_of_a_lab(inv: Inv, tmp_path: Path) -> None:
-    """Into a file that others may read; the same on the terminal."""
-    target = tmp_path / "dlami.prom"
-    done = inv("metrics", "--to", target)
-
-    assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
-    assert [target] == list(tmp_path.glob("*.prom"))
-    assert 0o644 == target.stat().st_mode & 0o777
-    text = target.read_text()
-    assert 4 == len(re.findall(r"^dlami_host_up\{.*\} 1$", text, flags=re.M))
-    assert "dlami_jobs_known" in text
-    if PROMTOOL:
-        assert "" == checked(PROMTOOL, text)

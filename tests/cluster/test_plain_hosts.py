@@ -158,20 +158,6 @@ def test_what_the_leader_serves_is_exported_and_mounted(walked: dict[str, str], 
     assert 2 == log.count(f"mount {served}"), log
 
 
-def test_the_leader_s_folder_stays_as_it_is_where_a_member_cannot_mount_it(
-    walked: dict[str, str], plain_lab: Lab
-) -> None:
-    """The members are looked at first; what the leader has is neither made nor served."""
-    with Reach(load_cluster(f"lab:{plain_lab.name}")) as reach:
-        hosts = load_cluster(f"lab:{plain_lab.name}").hosts
-        reach.run(hosts[2:], "mkdir -p /srv/taken/file").check()
-    refused = on_leader(plain_lab, "inv hosts.join --yes --nfs --shared /srv/taken")
-    assert 1 == refused.returncode, refused.stdout + refused.stderr
-    assert f"{plain_lab.hosts[2].address}: /srv/taken holds files of this host" in refused.stdout + refused.stderr
-    left = on_leader(plain_lab, "[ ! -e /srv/taken ]; ! grep taken /etc/exports.d/*")
-    assert 0 == left.returncode, left.stdout
-
-
 def test_a_laptop_joins_hosts_too(walked: dict[str, str], plain_lab: Lab, tmp_path: Path) -> None:
     """All of them named, the leader first; a host that does not let us in is named, and nothing is written."""
     leader, member = plain_lab.hosts[0].address, plain_lab.hosts[1].address

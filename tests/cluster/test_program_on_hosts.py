@@ -243,15 +243,3 @@ def test_without_a_shared_folder_it_is_healed_and_resumed_and_every_rank_s_log_i
     assert 0 == removed.returncode, removed.stderr
     look = reach.run(cluster.hosts, f"ls -A /root/{folder.name}/jobs 2>/dev/null; true").check()
     assert not any(job in r.text for r in look.values())
-
-
-def test_what_a_lost_job_s_program_left_is_found_and_ended(own: Own, lab: Lab, cluster: Cluster, reach: Reach) -> None:
-    """Its tree of processes carries the job's id, whatever it is called."""
-    job = begun(own, "--hosts", "3", "--np", 1, "--", "bash", "-c", "sleep 765 & sleep 876; exit 0")
-    wait_for(lambda: any("sleep 876" in line for line in processes(reach, cluster, job)), 60, "it runs")
-    reach.run([cluster.master], f"kill -9 {state(lab, job)['supervisor']['pid']}").check()
-    ended = own("kill", "--yes")
-
-    assert "sleep 876" in ended.stdout, ended.stdout + ended.stderr
-    assert [] == [line for line in processes(reach, cluster, job) if "sleep" in line]
-    own("jobs.stop", job)

@@ -21,9 +21,8 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import submit
-from tests.cluster.jobs_here import HERE, a_job, ended, folder, is_there, job_id, wait_until
+from tests.cluster.jobs_here import HERE, a_job, ended, is_there, wait_until
 
-__all__ = ["folder", "job_id"]
 pytestmark = [
     pytest.mark.slow,  # real supervisors and mpirun, some seconds each
     pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI"),

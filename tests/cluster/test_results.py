@@ -27,12 +27,11 @@ from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
 from cluster.settings import FieldError
 from tests import fake_s3
-from tests.cluster.jobs_here import ended, folder, job_id, wait_until
+from tests.cluster.jobs_here import ended, wait_until
 from tests.cluster.made_job import made_job, write_metrics
 from tests.cluster.test_healing import DIES, healing
 from tests.typed_words import typed
 
-__all__ = ["folder", "job_id"]
 BUCKET, PLACE = "kept", "s3://kept/trainings"
 LONG_S = 400.0  # of a machine that does a dozen other things
 

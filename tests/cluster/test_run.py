@@ -1,18 +1,14 @@
 """One command on many real hosts: every host's answer, whatever happens to the others."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
-from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
@@ -52,14 +48,6 @@ def test_output_comes_back_to_the_byte(cluster: Cluster, reach: Reach) -> None:
     result = reach.run([cluster.master], "head -c 3000000 /dev/zero; printf '\\377\\0x' >&2; exit 7")[cluster.master]
 
     assert (7, bytes(3_000_000), b"\xff\0x") == (result.exit_code, result.stdout, result.stderr)
-
-
-def test_stdin_goes_to_every_host(cluster: Cluster, reach: Reach) -> None:
-    """More than one SSH window of it."""
-    given = os.urandom(5_000_000)
-    results = reach.run(cluster.hosts, "wc -c; cat | wc -c", stdin=given)
-
-    assert {"5000000\n0\n"} == {r.text for r in results.values()}
 
 
 @pytest.mark.parametrize(
@@ -135,32 +123,6 @@ def test_a_wrong_key_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
     assert "it refused our SSH key" in result.problem
 
 
-def test_this_machine_needs_no_ssh() -> None:
-    """`localhost` in the hostfile runs here."""
-    here = Host(rank=0, address="localhost", slots=2)
-    with Reach(Cluster(name="x", hosts=(here,), folder=ROOT, shared="/tmp", project=str(ROOT))) as reach:
-        result = reach.run([here], "cat; echo err >&2; exit 3", stdin=b"in")[here]
-        late = reach.run([here], "sleep 1000", limits=Limits(total_s=0.5))[here]
-
-    assert (3, b"in", b"err\n") == (result.exit_code, result.stdout, result.stderr)
-    assert "did not end within 0.5 s" == late.error
-
-
-def test_callers_may_share_a_reach(cluster: Cluster, reach: Reach) -> None:
-    """Two fan-outs at once over the same connections."""
-    seen = []
-    threads = [
-        threading.Thread(target=lambda w=w: seen.append(reach.run(cluster.hosts, f"sleep 0.2; echo {w}")))
-        for w in ("a", "b")
-    ]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(PATIENCE_S)
-
-    assert {("a\n",), ("b\n",)} == {tuple({r.text for r in f.check().values()}) for f in seen}
-
-
 @pytest.mark.promise("run")
 def test_inv_run_folds_equal_answers(inv: Inv, cluster: Cluster) -> None:
     """The majority first, each output once, failures at the end, exit code 1."""
@@ -172,16 +134,6 @@ def test_inv_run_folds_equal_answers(inv: Inv, cluster: Cluster) -> None:
     assert 1 == done.returncode
     again = inv("run", "--hosts", "@failed", "--", "hostname")
     assert f"{prefix}.3 (1)\n  {cluster.name}-2\n" == again.stdout
-
-
-def test_inv_run_json_has_a_record_per_host(inv: Inv, cluster: Cluster) -> None:
-    """What scripts read."""
-    done = inv("run", "--json", "--hosts", "0-1", "--", "echo é; exit 2")
-
-    records = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda r: r["rank"])
-    assert [0, 1] == [r["rank"] for r in records]
-    assert {"host", "rank", "exit_code", "seconds", "stdout", "stderr", "error", "reason"} == set(records[0])
-    assert (2, "é\n", None) == (records[0]["exit_code"], records[0]["stdout"], records[0]["error"])
 
 
 @pytest.mark.promise("run")
@@ -206,9 +158,3 @@ def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Reac
     assert "interrupted; its processes were ended on 4 of 4 hosts" in said
     assert 130 == running.returncode
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, count).check().values()}
-
-
-def test_a_fanout_of_none_is_refused(cluster: Cluster) -> None:
-    """Rather than wait for ever."""
-    with pytest.raises(ConfigError, match="fanout is 0"):
-        Reach(cluster, fanout=0)

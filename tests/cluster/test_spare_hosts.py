@@ -5,14 +5,13 @@ import json
 import os
 import re
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.healing.memory import Entry, note, read_memory
+from cluster.healing.memory import read_memory
 from cluster.inventory import load_cluster
 from cluster.jobs.client import Jobs
 from cluster.jobs.state import JobState
@@ -99,31 +98,6 @@ def test_a_spare_takes_a_dead_host_s_rank_and_the_training_ends_with_all_its_ste
     assert [addresses[1]] == [e.host for e in read_memory(lab.shared).entries]
 
 
-def test_a_host_that_dies_a_second_time_is_left_out_of_the_next_training(lab: Lab, inv: Inv, reach: Reach) -> None:
-    """The job ends on the spare; then all who ask are told, until it is forgiven."""
-    cluster = load_cluster(f"lab:{lab.name}")
-    jobs, dies = Jobs(reach, cluster), cluster.hosts[2]
-    for folder in lab.shared.glob("host-failures/*.json"):
-        folder.unlink()
-    note(lab.shared, Entry(time=time.time() - 3600, host=str(dies), what="host", text="was lost in mid-run"))
-    job = a_job(reach, cluster, (cluster.hosts[0], dies), FIRST_ONLY)
-    terms = {"whole_np": job.np, "whole_hosts": job.hosts, "spares": cluster.hosts[3:]}
-    started(jobs, reach, dataclasses.replace(job, heal=True, **terms))
-    labs.crash(lab, lab.hosts[2])
-    wait_for(lambda: not jobs.show(job.id).state.is_going, 180, "it has ended")
-    assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]
-    assert [cluster.hosts[0].address, cluster.hosts[3].address] == [h.address for h in jobs.show(job.id).job.hosts]
-    assert 2 == len(read_memory(lab.shared).entries)
-    labs.heal(lab, lab.hosts)
-
-    assert f"{dies}: trainings leave it out: failed 2 times in 7 days" in inv("jobs.list").stderr
-    third = inv("train.resnet50", "--dry-run", "--skip-unfit", "--", *TRAINING)
-    assert f"left out: {dies}" in third.stderr
-    assert "-np 2 " in third.stdout
-    assert 0 == inv("hosts.forgive", str(dies)).returncode
-    assert "-np 3 " in inv("train.resnet50", "--dry-run", "--skip-unfit", "--", *TRAINING).stdout
-
-
 ON_MASTER = """
 import json, sys
 from pathlib import Path
@@ -160,20 +134,3 @@ def test_a_spare_that_a_job_of_another_shared_folder_has_is_none(lab: Lab, reach
         elsewhere("takes")
     finally:
         elsewhere("gives back")
-
-
-def test_without_a_spare_and_without_room_a_dead_host_is_waited_for(lab: Lab, reach: Reach) -> None:
-    """It is said for whom; once it is back the next attempt begins, on the same hosts."""
-    cluster = load_cluster(f"lab:{lab.name}")
-    jobs = Jobs(reach, cluster)
-    job = a_job(reach, cluster, cluster.hosts[:2], FIRST_ONLY)
-    started(jobs, reach, dataclasses.replace(job, heal=True, whole_np=job.np, whole_hosts=job.hosts))
-    labs.crash(lab, lab.hosts[1])
-    waits = f"waits: too few hosts: {cluster.hosts[1]} does not answer"
-    wait_for(lambda: waits in console(lab, job.id), 120, "it waits")
-    assert JobState.HEALING is jobs.show(job.id).state
-    labs.heal(lab, lab.hosts)
-    wait_for(lambda: not jobs.show(job.id).state.is_going, 120, "it has ended")
-
-    assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]
-    assert job.hosts == jobs.show(job.id).job.hosts

@@ -2,12 +2,10 @@
 
 import hashlib
 import http.server
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 import urllib.error
 import urllib.request
@@ -17,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
@@ -149,16 +146,6 @@ def test_a_stage_that_says_more_than_memory_holds_has_its_outcome(
     assert all("no object is called" in str(s.error) for s in badly), badly
 
 
-def test_on_a_shared_folder_every_host_brings_a_part(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
-    """No object is moved twice."""
-    contents = fill(s3, {f"{n:02}": 5000 for n in range(10)})
-    staged = staging.stage(reach, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"), python=cluster.python)
-
-    assert [3, 3, 2, 2] == [s.said["files"] for s in staged]
-    assert sum(map(len, contents.values())) == sum(s.said["bytes"] for s in staged)
-    assert "10\n" == reach.run(hosts[:1], "ls /shared/data | wc -l").check()[hosts[0]].text
-
-
 def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """It answers SlowDown and drops connections in the middle of an object."""
     contents = fill(s3, {str(n): 300_000 for n in range(6)})
@@ -179,64 +166,11 @@ def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluste
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
 
 
-def test_untar_makes_a_folder_of_each_tar(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> Any:
-    """On the fly, whole or not at all; a member that leads outside is refused."""
-
-    def tar_of(name: Any) -> Any:
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w:gz") as tar:
-            member = tarfile.TarInfo(name)
-            member.size = 4
-            tar.addfile(member, io.BytesIO(b"data"))
-        return made.getvalue()
-
-    s3.put_object(Bucket=BUCKET, Key="tars/n01.tar.gz", Body=tar_of("image 1.jpeg"))
-    s3.put_object(Bucket=BUCKET, Key="tars/evil.tar.gz", Body=tar_of("../outside"))
-    want = asked(s3, f"s3://{BUCKET}/tars/", "/root/data", untar=True)
-    staged = staging.stage(reach, hosts[:2], want, python=cluster.python)
-
-    assert all("1 of 2 not moved; tars/evil.tar.gz" in s.error for s in staged)
-    found = reach.run(
-        hosts[:2], "cd /root && cat 'data/n01/image 1.jpeg'; ls -A data; ls outside 2>/dev/null || true"
-    ).check()
-    assert {"datan01\n"} == {r.text for r in found.values()}
-    assert {1} == {s.said["skipped"] for s in staging.stage(reach, hosts[:2], want, python=cluster.python)}
-
-
-def test_upload_keeps_each_host_s_results_apart(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
-    """Local folders by host, a shared one once."""
-    reach.run(hosts, "mkdir -p /root/data/logs && hostname >'/root/data/logs/my log'").check()
-    staging.stage(reach, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True), python=cluster.python)
-
-    found = {
-        o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read().decode().strip()
-        for o in s3.list_objects_v2(Bucket=BUCKET, Prefix="results/")["Contents"]
-    }
-    assert {f"results/{h.address}/logs/my log": f"{cluster.name}-{h.rank}" for h in hosts} == found
-
-
 def test_no_bucket_and_no_access_are_told(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """Per host, S3's own words."""
     staged = staging.stage(reach, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"), python=cluster.python)
 
     assert "NoSuchBucket" in staged[0].error
-
-
-def test_data_status_finds_the_short_copy(inv: Inv, reach: Reach, cluster: Cluster, hosts: Any) -> None:
-    """One shard missing on one host, one changed byte on another."""
-    reach.run(
-        hosts,
-        "mkdir -p /root/data && cd /root/data && for n in 0 1 2; do printf 'shard %s' $n >train-0000$n-of-00003; done",
-    ).check()
-    same = inv("data.status", "/root/data")
-    reach.run(hosts[1:2], "rm /root/data/train-00002-of-00003").check()
-    reach.run(hosts[2:3], "printf 'shaRd 1' >/root/data/train-00001-of-00003").check()
-    odd = inv("data.status", "/root/data")
-
-    assert "(4)  3 files, 3 shards, 21 bytes" in same.stdout
-    assert (0, 1) == (same.returncode, odd.returncode)
-    assert f"{hosts[1].address} (1)  2 files, 2 shards, 14 bytes" in odd.stdout
-    assert 2 == odd.stdout.count("<- not what most hosts have")
 
 
 @pytest.mark.promise("stage")
@@ -292,21 +226,6 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(
 
     assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[s]taging.onhost' || true").values()}
     assert {"0\n"} == {r.text for r in reach.run(hosts, parts).values()}
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "options", "expected"),
-    [
-        ("bucket/x", "/d", {}, "is not s3://BUCKET/PREFIX"),
-        ("s3://b/x", "/d", {"upload": True}, "with --upload the folder comes first"),
-        ("s3://bucket/x", "relative", {}, "not an absolute path"),
-        ("/d", "s3://bucket/x", {"upload": True, "untar": True}, "--untar is for what comes from S3"),
-    ],
-)
-def test_bad_input_is_refused(source: Any, target: Any, options: Any, expected: Any) -> None:
-    """Before any host is reached."""
-    with pytest.raises(ConfigError, match=expected):
-        staging.request_of(source, target, **options)
 
 
 def test_etag_of_parts(tmp_path: Path) -> None:

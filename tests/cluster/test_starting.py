@@ -15,10 +15,8 @@ from cluster.jobs.client import Listing
 from cluster.jobs.program import Program, Trainer
 from cluster.jobs.record import Job
 from cluster.jobs.training import Training
-from tests.cluster.jobs_here import HERE, a_job, here
+from tests.cluster.jobs_here import HERE, a_job
 from tests.processes import begun, wait_until_it_is
-
-__all__ = ["here"]
 
 TRAINER = Trainer(module="trainer.resnet50", arguments=("--synthetic",))
 PROGRAM = Program(words=("true",))

@@ -14,11 +14,9 @@ from cluster.matrix.cells import cells
 from cluster.matrix.file import read
 from cluster.matrix.run import Run
 from cluster.matrix.state import Entry, State, Store
-from tests.cluster.jobs_here import here
 from tests.cluster.test_job_records import on_record
 from tests.typed_words import typed
 
-__all__ = ["here"]
 CELLS = """
 name = "two"
 program = "benchmark"

@@ -82,35 +82,6 @@ def test_a_job_runs_and_its_pods_are_replaced_as_the_operator_does(pods: Pods) -
     wait_for(lambda: left_of(pods, "net") == [], DEADLINE_S, "what it owned is gone with it")
 
 
-def test_a_pod_without_its_secret_waits_and_a_root_pod_is_refused(pods: Pods) -> None:
-    """kubectl shows why; a pod that says it is not root is not started as root."""
-    waiting = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "waiting"},
-        "spec": {
-            "containers": [
-                {"name": "c", "image": "i", "command": ["true"], "volumeMounts": [{"name": "s", "mountPath": "/s"}]}
-            ],
-            "volumes": [{"name": "s", "secret": {"secretName": "nobody"}}],
-        },
-    }
-    rooted: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "rooted"},
-        "spec": {
-            "containers": [{"name": "c", "image": "i", "command": ["true"]}],
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 0},
-        },
-    }
-    pods.create(waiting)
-    pods.create(rooted)
-    wait_for(lambda: 'secret "nobody" not found' in reason(pods, "waiting"), DEADLINE_S, "why it waits")
-    wait_for(lambda: "runAsNonRoot" in reason(pods, "rooted"), DEADLINE_S, "why it is not started")
-    pods("delete", "pod", "waiting", "rooted", "--grace-period=0", "--force")
-
-
 def test_lab_kube_serves_until_ctrl_c_and_leaves_nothing(lab_allowed: None, kube: Any, tmp_path: Path) -> None:
     """`inv lab.kube` says how to use it; kubectl finds its nodes there; after Ctrl-C nothing is left."""
     name = f"n{os.getpid() % 10_000_000}"
@@ -136,11 +107,6 @@ def restarts(pods: Pods, pod: str) -> int:
 
 def uid_of_or_none(pods: Pods, pod: str) -> str:
     return str(pods.get("pod", pod).get("metadata", {}).get("uid", ""))
-
-
-def reason(pods: Pods, pod: str) -> str:
-    statuses = pods.get("pod", pod).get("status", {}).get("containerStatuses", [])
-    return " ".join(s["state"].get("waiting", {}).get("message", "") for s in statuses)
 
 
 def left_of(pods: Pods, job: str) -> list[str]:

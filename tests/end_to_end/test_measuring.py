@@ -24,12 +24,6 @@ def scaled(session_inv: Inv) -> Any:
     return done, jobs
 
 
-def table(said: Any) -> Any:
-    """The report's rows: ranks and efficiency."""
-    row = r"^ +(\d+) +[\d.]+ +[\d.]+- *[\d.]+ +[\d.]+ +([\d.]+)%$"
-    return [(int(ranks), float(share)) for ranks, share in re.findall(row, said, re.M)]
-
-
 def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled: Any, lab: Lab) -> None:
     """A record per number, the first of them the unit; what the trainings print is no part of it, nor the picture's place."""
     done, jobs = scaled
@@ -41,28 +35,6 @@ def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled: Any, lab: La
     assert 2 == done.stderr.count("Finished in")
     assert "/shared/jobs/scaling.png" in done.stderr
     assert (lab.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_scaling_reports_on_jobs_that_have_ended(scaled: Any, inv: Inv) -> None:
-    """A line per number without training again; a job twice is refused with a sentence."""
-    done, jobs = scaled
-    again = inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
-
-    shares = [(p["ranks"], round(100 * p["efficiency"], 1)) for p in json.loads(done.stdout)]
-    assert shares == table(again.stdout)
-    twice = inv("train.scaling", "--job", jobs[0], "--job", jobs[0])
-    assert 2 == twice.returncode and "same number of ranks" in twice.stderr
-
-
-def test_plot_draws_a_job(scaled: Any, inv: Inv, lab: Lab) -> None:
-    """Into the job's folder, or where it is told."""
-    _, jobs = scaled
-    done = inv("train.plot", jobs[1])
-
-    assert (0, f"/shared/jobs/{jobs[1]}/curves.png") == (done.returncode, done.stdout.strip())
-    assert (lab.shared / f"jobs/{jobs[1]}/curves.png").read_bytes().startswith(b"\x89PNG")
-    assert 0 == inv("train.plot", jobs[0], "--out", "/shared/mine.png").returncode
-    assert (lab.shared / "mine.png").exists()
 
 
 def test_the_benchmark_runs_as_a_job_over_hosts(inv: Inv) -> None:
@@ -125,13 +97,3 @@ def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
     assert 0 == checked.returncode, checked.stdout + checked.stderr
     refused = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2")
     assert 2 == refused.returncode and "already prepared" in refused.stderr
-
-
-def test_xla_trains_as_a_job(inv: Inv) -> None:
-    """Compiled forward and backward, gradients reduced outside of it."""
-    done = inv(
-        "train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=1500
-    )
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert "Finished in " in done.stdout

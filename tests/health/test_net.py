@@ -34,20 +34,6 @@ def test_the_slow_card_is_named_and_no_other(eight: Any) -> None:
     assert max(p.slowest for p in pairs if cluster.hosts[5] in (p.a, p.b)) < 20.5e6 / 8 * 1.1
 
 
-def test_a_peer_that_is_gone_ends_the_round(eight: Any) -> None:
-    """Its partner says so in time, the other pairs are measured."""
-    cluster = load_cluster(f"lab:{eight.name}")
-    labs.cut(eight, eight.hosts[7])
-    try:
-        with Reach(cluster) as reach:
-            pairs = measure_pairs(reach, cluster.hosts[6:] + cluster.hosts[:2], way_s=0.2, streams=1)
-    finally:
-        labs.heal(eight, [eight.hosts[7]])
-
-    assert {True} == {bool(p.error) for p in pairs if cluster.hosts[7] in (p.a, p.b)}
-    assert {False} == {bool(p.error) for p in pairs if cluster.hosts[7] not in (p.a, p.b)}
-
-
 def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight: Any) -> None:
     """On two healthy hosts: rates by size, stored for this kind of cluster; under them, the next run says so, and is
     not stored."""

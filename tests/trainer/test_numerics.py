@@ -1,6 +1,5 @@
 """The arithmetic of a step against independent computations: NumPy's, or a tf.keras model with the same weights."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import tensorflow as tf
 
 from trainer import gradients, precision
 from trainer.ranks import Ranks
-from trainer.resnet50 import augment, engine, horovod, optimizer
+from trainer.resnet50 import augment, horovod, optimizer
 from trainer.resnet50.config import Config
-from trainer.resnet50.model import BatchNorm, ResNet
-from trainer.resnet50.network import BLOCKS, BN_EPSILON, Init, Pixels, Variant
+from trainer.resnet50.model import BatchNorm
+from trainer.resnet50.network import BN_EPSILON, Init, Pixels
 from trainer.resnet50.step import Learner
 
 CLASSES = 5
@@ -239,18 +238,6 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch: Any)
     assert np.linalg.norm(half) == pytest.approx(np.linalg.norm(single), rel=0.1)
 
 
-def test_bfloat16_gradients_are_those_of_float32(batch: Any) -> None:
-    """In direction to 1%, in length to 5%, without a loss scale: its small values are float32's."""
-    rounded, single = (
-        np.concatenate([np.ravel(g) for g in learner(precision=p).gradients(*batch)[0]])
-        for p in ("bfloat16", "float32")
-    )
-
-    assert (rounded != single).any()
-    assert rounded @ single / np.linalg.norm(rounded) / np.linalg.norm(single) > 0.99
-    assert np.linalg.norm(rounded) == pytest.approx(np.linalg.norm(single), rel=0.05)
-
-
 def test_xla_computes_the_same_gradients(batch: Any) -> None:
     """Of a part as training makes it: flipped, its colours varied, mixed."""
     flags = {
@@ -267,24 +254,6 @@ def test_xla_computes_the_same_gradients(batch: Any) -> None:
 
     for ours, theirs in zip((*plain, averages, scores), (*compiled, their_averages, their_scores), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)
-
-
-def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay() -> None:
-    """min(decay, (1 + step) / (10 + step)), as TensorFlow's with `num_updates`; none without a decay."""
-    import tensorflow as tf
-
-    for step in (0, 5, 100, 10_000):
-        theirs = tf.train.ExponentialMovingAverage(0.99, num_updates=step)
-        variable = tf.Variable(0.0)
-        theirs.apply([variable])
-        variable.assign(1.0)
-        theirs.apply([variable])
-        assert float(theirs.average(variable)) == pytest.approx(1 - engine.moving_average_decay(0.99, step), rel=1e-4)
-    assert [0.1, 0.99, 0] == [
-        engine.moving_average_decay(0.99, 0),
-        engine.moving_average_decay(0.99, 10**6),
-        engine.moving_average_decay(0, 9),
-    ]
 
 
 def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does() -> None:
@@ -430,45 +399,6 @@ def test_each_colour_is_normalised_by_its_own_mean_and_deviation(width: int | No
     np.testing.assert_array_equal((images.astype(np.float32) - mean) * inverse, found)
 
 
-@pytest.mark.parametrize("strides_first", [True, False], ids=["v1", "v1.5"])
-def test_resnet50_computes_what_tf_kerass_does_with_the_same_weights(strides_first: bool) -> None:
-    """tf_keras' own network, padded as ours is (SAME), and for v1.5 with the strides in the 3x3 convolutions."""
-    import tf_keras as keras
-
-    ours = ResNet("resnet50", 7, zero_gamma=False, variant=Variant(strides_first=strides_first))
-    rng = np.random.default_rng(0)
-    for norm in ours.norms():
-        for variable, low, high in ((norm.gamma, 0.5, 1.0), (norm.beta, -0.2, 0.2), (norm.mean, -0.1, 0.1)):
-            variable.assign(rng.uniform(low, high, variable.shape))
-        norm.variance.assign(rng.uniform(0.5, 1.5, norm.variance.shape))
-
-    def as_the_reference(layer: Any) -> Any:
-        if isinstance(layer, keras.layers.ZeroPadding2D):
-            return keras.layers.Activation("linear", name=layer.name)
-        settings = layer.get_config()
-        if "padding" in settings:
-            settings["padding"] = "same"
-        if not strides_first and layer.name.endswith(("block1_1_conv", "block1_2_conv")) and "conv2" not in layer.name:
-            settings["strides"] = (1, 1) if layer.name.endswith("1_conv") else (2, 2)
-        return layer.__class__.from_config(settings)
-
-    theirs = keras.models.clone_model(
-        keras.applications.ResNet50(weights=None, classes=7, input_shape=(64, 64, 3), classifier_activation=None),
-        clone_function=as_the_reference,
-    )
-    for conv, norm, name in named_as_keras(ours):
-        theirs.get_layer(f"{name}_conv").set_weights([conv.kernel.numpy(), np.zeros(conv.kernel.shape[-1])])
-        layer = theirs.get_layer(f"{name}_bn")
-        variance = norm.variance.numpy() + BN_EPSILON - layer.epsilon
-        layer.set_weights([norm.gamma.numpy(), norm.beta.numpy(), norm.mean.numpy(), variance])
-    theirs.get_layer("predictions").set_weights([ours.dense.numpy(), ours.bias.numpy()])
-    images = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
-    found, expected = ours(tf.constant(images)).numpy(), theirs(images, training=False).numpy()
-
-    assert np.abs(expected).max() > 0.01
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-
-
 @pytest.mark.parametrize(("he", "variance"), [(True, 1 / (3 * 5 * 40)), (False, 2 / (3 * 5 * (40 + 60)))])
 def test_a_kernel_begins_with_the_variance_of_its_rule(he: bool, variance: float) -> None:
     """He's of its inputs, no value far out; Glorot's of inputs and outputs, uniform. Equal seeds give equal ones."""
@@ -483,17 +413,6 @@ def test_a_kernel_begins_with_the_variance_of_its_rule(he: bool, variance: float
         Init.of(3, zero_gamma=True, he_init=he).last_gamma,
         Init.of(3, zero_gamma=False, he_init=he).last_gamma,
     )
-
-
-def named_as_keras(ours: ResNet) -> Iterator[tuple[Any, Any, str]]:
-    """Convolutions and norms of a ResNet-50 with what tf_keras calls them."""
-    yield ours.stem, ours.stem_norm, "conv1"
-    names = [f"conv{stage + 2}_block{i + 1}" for stage, count in enumerate(BLOCKS["resnet50"]) for i in range(count)]
-    for block, name in zip(ours.blocks, names, strict=True):
-        if block.shortcut:
-            yield *block.shortcut, f"{name}_0"
-        for k, (conv, norm) in enumerate(zip(block.convs, block.norms, strict=True)):
-            yield conv, norm, f"{name}_{k + 1}"
 
 
 @pytest.mark.parametrize(("gpu", "rewrites"), [(None, False), (0, True)])
