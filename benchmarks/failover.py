@@ -39,7 +39,7 @@ def main(times: int = 7) -> None:
     """Measure, alternating, and write the rows."""
     from cfn import plan, stack
     from cfn.aws import Aws
-    from cfn.clusterfile import text
+    from cluster.clusterfile import text
     from cfn.template.design import TAG
     from cluster.lab.aws import start
 

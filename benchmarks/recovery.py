@@ -205,7 +205,7 @@ def measured_by_replacement() -> dict[str, float]:
 def stack_of_four(account: "Aws", driver: "LabDriver", url: str, kept: str) -> "Cluster":
     """Its hosts by a hostfile in this folder; its master has the role that replaces."""
     from cfn import create, hostfile, plan
-    from cfn.clusterfile import text
+    from cluster.clusterfile import text
     from cfn.lab_aws import cluster_values
     from cluster import written
     from cluster.inventory import load_cluster

@@ -43,7 +43,7 @@ def main(runs: int = 7) -> None:
     """Measure and write the rows."""
     from cfn import plan
     from cfn.aws import Aws
-    from cfn.clusterfile.fields import Access, ClusterFile, Nodes, Storage
+    from cluster.clusterfile.model import Access, ClusterFile, Nodes, Storage
     from cfn.template.design import TAG
     from cluster.lab.aws import start
 

@@ -7,9 +7,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, code_of, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG, bucket_and_prefix
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
 UTC = "%Y-%m-%dT%H:%M:%SZ"

@@ -2,20 +2,22 @@
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cfn.aws import Aws, asking, pages
-from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cfn.hostfile import HOST_KEY, way_in
 from cfn.hosts import Member
 from cfn.progress import Show
 from cfn.template.design import TAG
 from cluster import scratch
+from cluster.clusterfile.model import ClusterFile
+from cluster.clusterfile.nodes import CHECKOUT
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Cluster, read_access
+from cluster.inventory import ROOT, Cluster, access_of
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, trouble
@@ -126,17 +128,14 @@ class Checkout:
         gateway = way_in(outputs, [master], file.ssh.port)
         known = folder / "known_hosts"
         known.write_text("".join(f"{name} {master.host_key}\n" for name in {master.address, gateway or master.address}))
-        ssh = {"user": file.ssh.user, "port": file.ssh.port, "known_hosts": str(known)}
-        ssh |= {"key": file.ssh.key} if file.ssh.key else {}
-        ssh |= {"gateway": gateway} if gateway else {}
-        access = {"mode": file.access.mode, "key_pair": file.access.key_pair, "public_key": file.access.public_key}
+        here = replace(file, ssh=replace(file.ssh, known_hosts=str(known), gateway=gateway or ""))
         return Cluster(
             name=file.name,
             hosts=(Host(rank=0, address=master.address, slots=1),),
             folder=folder,
             shared=file.shared,
             project=file.project,
-            access=read_access({"region": file.region, "ssh": ssh, "access": access}, Path.cwd()),
+            access=access_of(here, Path.cwd()),
         )
 
 

@@ -10,11 +10,10 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cfn import prices, stack, standing
+from cfn import in_stack, prices, stack, standing
 from cfn.aws import Aws, asking, pages
-from cfn.clusterfile import in_stack
-from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import read
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError
 from cluster.guard.onhost.history import Span, spans
 

@@ -7,7 +7,6 @@ from typing import Any
 from cfn import drift, lease
 from cfn.aws import Aws, AwsError, asking
 from cfn.checkout import Checkout
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.hosts import Member, hosts
 from cfn.plan import Plan
@@ -17,6 +16,7 @@ from cfn.rollback import way_out
 from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Stack, StackError, find, get, resources
 from cfn.tree import shown
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import NothingToDo
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, pages
-from cfn.clusterfile.fields import ClusterFile
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
 
 # Auto Scaling launches the nodes as this role. Without a right to the disk's key EC2 ends each instance as it starts.
 # Source: EC2 Auto Scaling User Guide, "Required AWS KMS key policy for use with encrypted volumes".

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
 
 IMAGES = "supported_ec2_instances in the release notes of AWS's images, docs.aws.amazon.com/dlami/latest/devguide"
 

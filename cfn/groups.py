@@ -1,6 +1,6 @@
 """The two Auto Scaling groups of a cluster, by the names that the template gives them."""
 
-from cfn.clusterfile.fields import ClusterFile
+from cluster.clusterfile.model import ClusterFile
 
 
 def group_names(file: ClusterFile) -> tuple[str, str]:

@@ -4,10 +4,10 @@ from typing import Any
 
 from cfn import hostfile, lease, standing, stop
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.running import running_jobs
 from cfn.tasks import answer, confirm, load, next_step, say
 from cluster import written
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import Cluster, load_cluster
 from cluster.jobs.client import Jobs, opened

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cfn import stack
 from cfn.aws import Aws, asking
-from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile, is_this_machine

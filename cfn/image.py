@@ -6,11 +6,11 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, code_of
-from cfn.clusterfile.fields import ClusterFile
-from cfn.clusterfile.nodes import DLAMI
 from cfn.disks import check_root
 from cfn.instances import InstanceType
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
+from cluster.clusterfile.nodes import DLAMI
 
 # First boot and scripts/install.sh install by apt. An image whose name says no system is accepted.
 _APT = re.compile(r"ubuntu|debian", re.IGNORECASE)

@@ -6,8 +6,8 @@ import threading
 from ipaddress import IPv4Network
 from typing import Any
 
-from cfn.clusterfile import text
 from cfn.template.design import TAG
+from cluster.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.lab.record import SHARED, Lab

@@ -13,13 +13,13 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, asking, message_of, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.progress import NODE_GROUPS
 from cfn.stack import Event
 from cfn.template.design import Design, first_minutes
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.api import ACTION
-from cluster.settings import FieldError
 from cluster.terminal import counted
 
 _NONE = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}

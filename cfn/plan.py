@@ -5,7 +5,6 @@ from typing import Any
 
 from cfn import frameworks, lease, preflight
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.estimate.choice import better
 from cfn.estimate.layers import network
 from cfn.estimate.machines import machine
@@ -14,6 +13,7 @@ from cfn.prices import PriceList
 from cfn.stack import Stack, find
 from cfn.template import template
 from cfn.template.design import Design
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.terminal import counted
 

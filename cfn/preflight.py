@@ -12,14 +12,14 @@ from botocore.exceptions import ClientError
 
 from cfn import account, source
 from cfn.aws import Aws, asking, code_of, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.disks import check_default_key
 from cfn.frameworks import check_image
 from cfn.image import image
 from cfn.instances import InstanceType, check_capacity, instance_type
 from cfn.quotas import check_network_quotas, check_quotas
 from cfn.template.design import Design
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.setup.script import read_script
 
 

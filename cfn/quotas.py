@@ -5,10 +5,10 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.instances import InstanceType
 from cfn.template.design import Design
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
 # Quota codes by (family, is spot). Several public sources agree on them.

@@ -1,9 +1,9 @@
 """Waiting until a cluster's nodes are ready, or at least its minimum number of them."""
 
-from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts, read
 from cfn.progress import Watch, wait_for
 from cfn.stack import StackError, get
+from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
 from cfn.template.design import TAG, bucket_and_prefix
+from cluster.clusterfile.model import ClusterFile
 
 LOOK = (
     "autoscaling:Describe*",

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from cfn.aws import Aws, asking
-from cfn.clusterfile.fields import ClusterFile
 from cfn.progress import Show, Watch, failure, follow
 from cfn.stack import Stack, StackError, get, resources
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError, NothingToDo
 
 FAILED = "UPDATE_ROLLBACK_FAILED"

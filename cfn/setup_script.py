@@ -2,8 +2,8 @@
 
 import sys
 
+from cfn import in_stack
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack
 from cluster.errors import ClusterError
 
 

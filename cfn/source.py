@@ -10,9 +10,10 @@ import subprocess
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, code_of
-from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cfn.template.design import bucket_and_prefix
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
+from cluster.clusterfile.nodes import CHECKOUT
 from cluster.ssh.onhost.telling_line import telling_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

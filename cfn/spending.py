@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from cfn import blocks, cost, orphans, rights, stack
+from cfn import blocks, cost, init_values, orphans, rights, stack
 from cfn.aws import Aws
-from cfn.clusterfile import text
 from cfn.eks import cost as eks_cost
 from cfn.eks import rights as eks_rights
 from cfn.eks.design import SUFFIX
 from cfn.tasks import answer, confirm, load, say
-from cluster.eks.settings import EksSettings
+from cluster.clusterfile.eks import EksSettings
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import load_cluster
 from cluster.jobs.client import opened
@@ -107,7 +106,7 @@ def show_orphans(region: str, delete: bool, as_json: bool) -> bool:
     if delete and not sys.stdin.isatty():
         raise ConfigError("--delete asks about each: run it on a terminal, or run the commands that are printed")
     given = [r.strip() for r in region.split(",") if r.strip()]
-    aws = Aws(given[0] if given else text.region())
+    aws = Aws(given[0] if given else init_values.region())
     where = given or orphans.regions(aws)
     say(f"looking in {counted(len(where), 'region')}")
     found = orphans.find(aws, where)

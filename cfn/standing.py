@@ -8,8 +8,8 @@ from botocore.exceptions import ClientError
 
 from cfn import prices
 from cfn.aws import Aws, asking
-from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import Resource, Stack, resources
+from cluster.clusterfile.model import ClusterFile
 
 
 @dataclass(frozen=True, kw_only=True)

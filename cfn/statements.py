@@ -6,8 +6,8 @@ CloudFormation creates resources with its caller's rights. So these rights are v
 
 from typing import Any
 
-from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG
+from cluster.clusterfile.model import ClusterFile
 
 Statement = dict[str, Any]
 SIZE = 6144  # maximum characters of a managed policy, without white space

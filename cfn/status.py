@@ -4,16 +4,15 @@ import datetime
 from dataclasses import dataclass
 from typing import Any
 
-from cfn import drift, lease, suspension
+from cfn import drift, in_stack, lease, suspension
 from cfn.aws import Aws, asking, pages
-from cfn.clusterfile import in_stack
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import boots, failed_launches
 from cfn.rollback import way_out
 from cfn.stack import Event, Resource, Stack, StackError, events, first_cause, get
 from cfn.standing import Item, standing, text, total
+from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cfn import account, drift, lease, suspension
+from cfn import account, drift, in_stack, lease, suspension
 from cfn.aws import Aws, asking
-from cfn.clusterfile import in_stack
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import Show, Watch, wait_for
 from cfn.ready import wait_for_nodes
 from cfn.rollback import check_usable, way_out
 from cfn.stack import Stack, StackError, get
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import NothingToDo
 from cluster.terminal import counted
 

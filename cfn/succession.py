@@ -13,9 +13,8 @@ from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
 
-from cfn import stack, suspension
+from cfn import in_stack, stack, suspension
 from cfn.aws import Aws, asking
-from cfn.clusterfile import in_stack
 from cfn.hostfile import slots_of
 from cfn.hosts import Member, keep_ranks, read
 from cfn.hosts import hosts as usable_hosts

@@ -7,14 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cfn import account, changes, create, failover, hostfile, lease, plan, rollback, stack, status, update
+from cfn import (
+    account,
+    changes,
+    create,
+    failover,
+    hostfile,
+    in_stack,
+    init_values,
+    lease,
+    plan,
+    rollback,
+    stack,
+    status,
+    update,
+)
 from cfn import hosts as members
 from cfn.aws import Aws
 from cfn.checkout import Checkout
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cfn.stack import StackError
 from cluster import written
+from cluster.clusterfile import text
+from cluster.clusterfile.model import ClusterFile, is_of_a_stack
+from cluster.clusterfile.nodes import CHECKOUT
+from cluster.clusterfile.reader import decode
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import hostfile as text_of
 from cluster.hosts import parse_hostfile, totals
@@ -61,7 +77,7 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
     said.
     """
     if from_stack:
-        region = given.get("region") or text.region()
+        region = given.get("region") or init_values.region()
         aws = Aws(region)
         values, script = in_stack.of(aws, from_stack), in_stack.setup_of(aws, from_stack)
         beside = Path(path).parent / script.name if script else None
@@ -70,7 +86,7 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
         text.write(Path(path), text.render(values))
         print(f"{path} says what stack {from_stack} was last made from; next: inv hosts.write")
         return
-    values = text.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
+    values = init_values.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
     text.write(Path(path), text.render(values))
     todo = "" if values.get("access.ssh_from") else "fill in access.ssh_from (the network you come from), then "
     print(f"{path} is written; {todo}look through it and run `inv stack.plan`")
@@ -273,7 +289,8 @@ def source_of_hosts(path: str) -> str:
 
     Raises ConfigError if there is no lab or more than one.
     """
-    if text.is_of_a_stack(cluster_file(path)):
+    there = cluster_file(path)
+    if there.exists() and is_of_a_stack(decode(there)[1]):
         return "stack"
     found = [n for n in lab_names() if (LABS / n / "hosts").exists()]
     if len(found) == 1:

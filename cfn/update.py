@@ -5,7 +5,6 @@ from dataclasses import replace as with_
 from cfn import drift, lease, preflight, suspension
 from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
-from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.hosts import Member, hosts, keep_ranks, pick, read
 from cfn.plan import Plan, of
@@ -13,6 +12,7 @@ from cfn.progress import Show, Watch, failure, follow, wait_for
 from cfn.ready import trouble, wait_for_nodes
 from cfn.rollback import after_update, check_usable
 from cfn.stack import StackError, get
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.terminal import counted
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.clusterfile.edit import with_fields
+from cluster.clusterfile.reader import decode
 from cluster.errors import ConfigError, NothingToDo
 from cluster.files import write_atomically
-from cluster.settings import decode, with_fields
 from cluster.terminal import counted
 
 _MARK = "# written by inv {by}, which asks for --force once this file was edited: "

@@ -169,7 +169,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 
 
 def test_other_tasks_know_nothing_of_kubernetes() -> None:
-    """Beside `eks.*` only what tells of bills and leftovers loads any of it, and every cluster file what [eks] may say."""
+    """Beside `eks.*` only what tells of bills and leftovers loads any of it."""
     kubernetes = re.compile(r"(cluster|cfn)\.eks\.|cluster\.lab\.kube\.|cfn\.(orphans|spending)$")
     files = [p.relative_to(ROOT) for folder in ("cluster", "cfn", "dlami") for p in (ROOT / folder).rglob("*.py")]
     names = [".".join(f.with_suffix("").parts) for f in files if f.name not in ("__init__.py", "__main__.py")]
@@ -178,7 +178,7 @@ def test_other_tasks_know_nothing_of_kubernetes() -> None:
         f"import importlib, sys\nfor name in {others!r}: importlib.import_module(name)\n"
         "print(sorted(n for n in sys.modules if n.startswith(('cluster.eks.', 'cfn.eks.', 'cluster.lab.kube.'))))"
     )
-    assert "['cluster.eks.settings']\n" == printed(code)
+    assert "[]\n" == printed(code)
 
 
 def printed(code: str) -> str:

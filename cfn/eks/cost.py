@@ -8,11 +8,11 @@ from botocore.exceptions import ClientError
 
 from cfn import prices, standing
 from cfn.aws import Aws, asking, code_of, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.cost import ControlPlane, Cost, HostCost, activities, host_cost
 from cfn.eks.design import SUFFIX
 from cfn.eks.groups import scaling_groups
 from cfn.stack import StackError, find
+from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.history import spans
 
 

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from cfn.clusterfile.addresses import network_of
-from cfn.clusterfile.fields import ClusterFile, Guard, Master
 from cfn.template.design import TAG, Design
+from cluster.clusterfile.checks import FieldError, network_of
+from cluster.clusterfile.model import ClusterFile, Guard, Master
 from cluster.health.instance import instance_of
-from cluster.settings import FieldError
 
 SUFFIX = "-eks"
 KEY_PENDING_DAYS = 7  # the minimum that KMS allows

@@ -7,7 +7,6 @@ from typing import Any
 
 from cfn import changes, create
 from cfn.aws import FAILED, Aws, asking, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.balancers import Balancer, balancers, held_by
 from cfn.eks.design import EksDesign
 from cfn.eks.groups import scaling_groups
@@ -18,6 +17,7 @@ from cfn.rollback import after_update
 from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Event, Stack, StackError, find, resource_ids
 from cfn.tree import shown
+from cluster.clusterfile.model import ClusterFile
 
 TASKS = "eks"
 NODE_GROUP = "AWS::EKS::Nodegroup"

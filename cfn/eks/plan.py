@@ -5,13 +5,13 @@ from typing import Any
 
 from cfn import prices
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks import preflight, template
 from cfn.eks.addons import BEFORE_NODES, FSX, ON_NODES
 from cfn.eks.design import SUFFIX, EksDesign
 from cfn.plan import Plan, counted, instance_usd_per_hour
 from cfn.prices import PriceList
 from cfn.stack import find
+from cluster.clusterfile.model import ClusterFile
 
 NO_GUARD = "none: EKS keeps its node group itself, so nothing of ours ends a forgotten cluster; `inv eks.delete` does"
 

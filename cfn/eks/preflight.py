@@ -5,12 +5,12 @@ from dataclasses import fields
 
 from cfn import account, preflight
 from cfn.aws import Aws, asking
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
 from cfn.template.design import Design
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile
 from cluster.eks.eksctl import WITHOUT_EKS
-from cluster.settings import FieldError
 
 
 def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> tuple[EksDesign, ...]:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from cfn import rights
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import file_for_eks
 from cfn.eks.roles import POD
 from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
+from cluster.clusterfile.model import ClusterFile
 
 _LOOK = (
     "elasticloadbalancing:Describe*",

@@ -7,12 +7,12 @@ from botocore.exceptions import ClientError
 
 from cfn import cost, prices
 from cfn.aws import Aws, asking, code_of, pages
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import SUFFIX
 from cfn.plan import counted
 from cfn.rollback import way_out
 from cfn.stack import Event, Stack, StackError, events, find, first_cause
 from cfn.standing import Item, standing, total
+from cluster.clusterfile.model import ClusterFile
 
 
 @dataclass(frozen=True, kw_only=True)

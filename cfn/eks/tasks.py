@@ -6,12 +6,12 @@ from typing import Any
 
 from cfn import changes
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.eks import life, plan, status
 from cfn.eks.design import KEY_PENDING_DAYS, SUFFIX, file_for_eks
 from cfn.failover import seconds_of
 from cfn.stack import Stack, StackError, find, resource_ids
 from cfn.tasks import answer, answer_plan, confirm, load, say
+from cluster.clusterfile.model import ClusterFile
 from cluster.eks.kubectl import OPERATOR
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.ssh.onhost.telling_line import telling_line

@@ -5,7 +5,7 @@ from typing import Any
 
 from troposphere import GetAtt, Output, Parameter, Ref, Template, eks
 
-from cfn.clusterfile import in_stack
+from cfn import in_stack
 from cfn.eks.addons import add_before_nodes, add_on_nodes
 from cfn.eks.control import add_control_plane
 from cfn.eks.design import EksDesign

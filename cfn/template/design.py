@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cfn.clusterfile.fields import ClusterFile
 from cfn.instances import InstanceType, Interface, interfaces
+from cluster.clusterfile.model import ClusterFile
 from cluster.setup.script import Script
 
 TAG = "dlami-cluster:"  # prefix of every tag we set

@@ -10,9 +10,9 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Sub, Template, iam
 
-from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG, Design, bucket_and_prefix
 from cfn.template.network import tags
+from cluster.clusterfile.model import ClusterFile
 
 Statement = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from troposphere import Output, Parameter, Ref, Template
 
-from cfn.clusterfile import in_stack
+from cfn import in_stack
 from cfn.template.design import Design
 from cfn.template.filesystems import FileSystems, add_filesystems
 from cfn.template.firstboot import add_script

@@ -227,8 +227,8 @@ def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, words: "lis
         unchecked=given.unchecked,
         skip_unfit=given.skip_unfit,
         shared=cluster.shared,
-        notify=cluster.notify,
-        results=cluster.results,
+        notify=cluster.file.notify,
+        results=cluster.file.results,
     )
 
 

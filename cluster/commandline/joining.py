@@ -99,8 +99,8 @@ class SettingUp:
 def set_up(c: Context, given: SettingUp) -> None:
     """Bring every node to what it needs: the project's environment, and your own script, `setup` in cluster.toml."""
     from cluster import hostset
+    from cluster.clusterfile.reader import read
     from cluster.inventory import load_cluster
-    from cluster.settings import read
     from cluster.setup.script import read_script
     from cluster.setup.setup import install_environment, lines, run_script
     from cluster.ssh.fanout import Reach

@@ -11,11 +11,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cluster.clusterfile.model import ClusterFile, EksSettings, Storage
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document, text
 from cluster.eks.plugins import efa_image
 from cluster.eks.render import NOUNS, rendered
-from cluster.eks.settings import EksSettings
 from cluster.health.instance import Instance
 
 _CIDR = "192.0.2.1/32"
@@ -180,15 +180,10 @@ def _marked_cluster(*, allow_cidrs: bool, fsx: bool, local: bool, gpu: bool, efa
         allow_cidrs=(_CIDR,) if allow_cidrs else (),
     )
     return EksCluster(
-        name="Zzname",
+        file=ClusterFile(
+            name="Zzname", region=_REGION, shared="/zzshared", storage=Storage(fsx_mount="/zzlustre"), eks=settings
+        ),
         folder=Path(),
-        region=_REGION,
-        nodes=1,
         instance_type="zztype",
         instance=cards,
-        shared="/zzshared",
-        fsx_mount="/zzlustre" if fsx else "",
-        notify="",
-        results="",
-        settings=settings,
     )

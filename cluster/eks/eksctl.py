@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from cluster.clusterfile.checks import FieldError
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
 
 ADDONS = (
     *("coredns", "kube-proxy", "vpc-cni", "eks-pod-identity-agent"),
@@ -27,7 +27,7 @@ def cluster_config(cluster: EksCluster, second_zone: str = "") -> Document:
     every zone, and EKS does not support every zone.
     eksctl does not create EFS, the key for secrets, or the rights of trainings' pods. `inv eks.create` does.
     """
-    if not cluster.zone and not cluster.private_subnets:
+    if not cluster.file.network.zone and not cluster.file.network.private_subnets:
         raise FieldError(
             "network.zone",
             "is empty, and eksctl must be told in which zone the nodes are",
@@ -58,22 +58,23 @@ def _addon(name: str) -> dict[str, str]:
 
 def _network(cluster: EksCluster, second_zone: str) -> dict[str, Any]:
     """Return the network and API access: a new network in two zones, or the file's own subnets."""
+    own = cluster.file.network
     api = {
         "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(cluster.api_from)},
         **({"publicAccessCIDRs": list(cluster.api_from)} if cluster.api_from else {}),
     }
-    if cluster.private_subnets:
-        private = {f"private-{n}": {"id": subnet} for n, subnet in enumerate(cluster.private_subnets)}
-        return {"vpc": {"id": cluster.vpc, "subnets": {"private": private}, **api}}
-    if second_zone in ("", cluster.zone) or not second_zone.startswith(cluster.region):
+    if own.private_subnets:
+        private = {f"private-{n}": {"id": subnet} for n, subnet in enumerate(own.private_subnets)}
+        return {"vpc": {"id": own.vpc, "subnets": {"private": private}, **api}}
+    if second_zone in ("", own.zone) or not second_zone.startswith(cluster.region):
         raise ConfigError(
-            f"eksctl must be told another zone of {cluster.region} beside {cluster.zone}, for EKS's own interfaces, "
+            f"eksctl must be told another zone of {cluster.region} beside {own.zone}, for EKS's own interfaces, "
             f"not {second_zone or 'none'}: give --second-zone one of 'aws ec2 describe-availability-zones --region "
             f"{cluster.region}'; EKS has no interfaces in the ZoneIds {', '.join(WITHOUT_EKS)}"
         )
     return {
-        "availabilityZones": [cluster.zone, second_zone],
-        "vpc": {"cidr": cluster.cidr, "nat": {"gateway": "Single"}, **api},
+        "availabilityZones": [own.zone, second_zone],
+        "vpc": {"cidr": own.cidr, "nat": {"gateway": "Single"}, **api},
     }
 
 
@@ -82,8 +83,9 @@ def _nodes(cluster: EksCluster) -> dict[str, Any]:
 
     With EFA, eksctl creates a placement group for it; without, only an existing one can be used.
     """
-    where = {"subnets": ["private-0"]} if cluster.private_subnets else {"availabilityZones": [cluster.zone]}
-    reserved = {"capacityReservationTarget": {"capacityReservationID": cluster.reservation}}
+    network, own = cluster.file.network, cluster.file.nodes
+    where = {"subnets": ["private-0"]} if network.private_subnets else {"availabilityZones": [network.zone]}
+    reserved = {"capacityReservationTarget": {"capacityReservationID": own.reservation}}
     return {
         "name": "nodes",
         "amiFamily": "AmazonLinux2023",
@@ -93,7 +95,7 @@ def _nodes(cluster: EksCluster) -> dict[str, Any]:
         "maxSize": cluster.nodes,
         **where,
         "privateNetworking": True,
-        "volumeSize": cluster.root_gib,
+        "volumeSize": own.root_gib,
         "volumeType": "gp3",
         "volumeEncrypted": True,
         "disableIMDSv1": True,
@@ -101,7 +103,7 @@ def _nodes(cluster: EksCluster) -> dict[str, Any]:
         "nodeRepairConfig": {"enabled": True},
         "tags": {"dlami-cluster:cluster": f"{cluster.name}-eks"},
         **({"efaEnabled": True} if cluster.efa else {}),
-        **({"spot": True} if cluster.capacity == "spot" else {}),
-        **({"capacityReservation": reserved} if cluster.reservation else {}),
-        **({"instanceMarketOptions": {"marketType": "capacity-block"}} if cluster.capacity == "capacity-block" else {}),
+        **({"spot": True} if own.capacity == "spot" else {}),
+        **({"capacityReservation": reserved} if own.reservation else {}),
+        **({"instanceMarketOptions": {"marketType": "capacity-block"}} if own.capacity == "capacity-block" else {}),
     }

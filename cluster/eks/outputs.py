@@ -1,11 +1,10 @@
 """Values that a cluster file leaves to its stack, such as the EFS file system, read from the stack by a subprocess."""
 
-import dataclasses
 import json
 import subprocess
 import sys
 
-from cluster.eks.cluster import EksCluster, of_type
+from cluster.eks.cluster import EksCluster, of_type, with_settings
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 from cluster.ssh.onhost.telling_line import telling_line
@@ -25,9 +24,9 @@ def completed(cluster: EksCluster) -> EksCluster:
     if own.efs and (own.fsx or not cluster.fsx_mount):
         return with_type(cluster)
     told = _asked(cluster, _FILES, *([_TYPE] if cluster.other_types else []))
-    fsx = own.fsx or ":".join(told[name] for name in ("FastFileSystem", "FastName") if name in told)
-    settings = dataclasses.replace(own, efs=own.efs or told.get("FileSystem", ""), fsx=fsx)
-    found = dataclasses.replace(cluster, settings=settings)
+    lustre = ":".join(told[name] for name in ("FastFileSystem", "FastName") if name in told)
+    fsx = own.fsx or (lustre if cluster.fsx_mount else "")
+    found = with_settings(cluster, efs=own.efs or told.get("FileSystem", ""), fsx=fsx)
     return of_type(found, told["InstanceType"]) if cluster.other_types else found
 
 

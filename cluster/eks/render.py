@@ -52,8 +52,8 @@ def example(cluster: EksCluster, name: str) -> list[Document]:
         submission="rendered",
         name=name,
         shared=cluster.shared,
-        notify=cluster.notify,
-        results=cluster.results,
+        notify=cluster.file.notify,
+        results=cluster.file.results,
         **_EXAMPLES[name](cluster.shared),
     )
     return [mpijob(cluster, order, cluster.nodes)]

@@ -2,11 +2,11 @@
 
 import sys
 
+from cluster.clusterfile.reader import decode
+from cluster.clusterfile.receivers import check_notify
 from cluster.errors import ClusterError
 from cluster.healing.notify import Event, Message, deliver
-from cluster.inventory import check_notify
 from cluster.locate import cluster_file
-from cluster.settings import decode
 
 
 def main(text: str) -> int:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.clusterfile.receivers import SNS_TOPIC
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import SNS_TOPIC, Cluster
+from cluster.inventory import Cluster
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
 from cluster.typed import from_json

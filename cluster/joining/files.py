@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from cluster import written
+from cluster.clusterfile.edit import with_fields
+from cluster.clusterfile.model import is_of_a_stack
+from cluster.clusterfile.reader import parse, read
 from cluster.errors import ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import hostfile
-from cluster.inventory import ROOT, Access, Cluster, is_of_a_stack, read_access
+from cluster.inventory import ROOT, Access, Cluster, access_of
 from cluster.joining.gather import JoinRequest
 from cluster.joining.join import Joined
 from cluster.joining.onhost.member import FOLDER
 from cluster.joining.onhost.own_folders import is_the_systems
 from cluster.joining.share import SERVED
-from cluster.settings import read, with_fields
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}")
 
@@ -31,7 +33,7 @@ def request_of(
     name = name or str(values.get("name", folder.name))
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no cluster's name: give --name, letters, digits and dashes, a letter first")
-    own = read(path, lambda found: read_access(found, folder)) if path.exists() else Access()
+    own = read(path, lambda found: _access(found, folder)) if path.exists() else Access()
     # The cluster's own key is in this user's SSH settings, but new hosts accept another key.
     own_key = None if own.key and own.key.parent.name == FOLDER else own.key
     access = Access(user=access.user or own.user, port=access.port or own.port, key=access.key or own_key)
@@ -43,6 +45,10 @@ def request_of(
     project = values.get("project") or (str(ROOT) if IS_CHECKOUT else "")
     more |= {"project": project} if project else {}
     return JoinRequest(words=words, name=name, slots=slots or None, access=access, **more)
+
+
+def _access(values: dict[str, Any], folder: Path) -> Access:
+    return access_of(parse(values, region=""), folder, values.get("ssh", {}))
 
 
 def _to_serve(folder: str) -> str:

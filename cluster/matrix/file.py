@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.reader import decode, line_of
 from cluster.errors import ConfigError
 from cluster.jobs.record import check_name
-from cluster.settings import FieldError, decode, line_of
 
 # The project's trainers; any other program is a command line
 TRAINERS = ("benchmark", "resnet50", "resnet50-torch", "maskrcnn")

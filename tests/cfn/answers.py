@@ -9,11 +9,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from cfn import in_stack
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack
-from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member
 from cfn.template.design import TAG
+from cluster.clusterfile.model import ClusterFile
 
 Answer = Any  # a value, an error, or what makes one of the arguments
 BEGAN = datetime.datetime(2027, 1, 15, 12, 0, tzinfo=datetime.UTC)

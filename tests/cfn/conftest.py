@@ -13,8 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # designs.py is beside the tests
 
 from cfn.aws import Aws
-from cfn.clusterfile.fields import Access, ClusterFile, Nodes
 from cfn.template.design import TAG
+from cluster.clusterfile.model import Access, ClusterFile, Nodes
 from cluster.lab import lab as labs
 from cluster.lab import network
 from cluster.lab.aws import FakeAws, start

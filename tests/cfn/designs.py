@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Any
 
-from cfn.clusterfile.fields import Access, ClusterFile, Master, Network, Nodes, Ssh, Storage
 from cfn.instances import InstanceType, instance_type
 from cfn.template.design import Design
+from cluster.clusterfile.model import Access, ClusterFile, Master, Network, Nodes, Ssh, Storage
 from cluster.lab.aws.inner import client
 
 AMI = "ami-0123456789abcdef0"

@@ -17,7 +17,7 @@ from typing import Any
 
 from cfn import lease
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
+from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.activity import BOOT
 from cluster.guard.onhost.policy import BOOTING
 from cluster.inventory import ROOT

@@ -11,11 +11,11 @@ from designs import design
 from cfn import account, blocks, changes
 from cfn.aws import Aws, AwsError, asking, code_of, message_of, pages
 from cfn.changes import Change, ChangeSet
-from cfn.clusterfile.fields import Access, ClusterFile, Network, Storage
 from cfn.plan import Plan
 from cfn.stack import Stack, StackError
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import Access, ClusterFile, Network, Storage
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.settings import FieldError
 from tests.cfn.answers import Answer, answering, refused
 from tests.cfn.conftest import cluster
 

@@ -9,8 +9,8 @@ import boto3
 import pytest
 
 from cfn import plan
-from cfn.clusterfile import text as clusterfile
 from cfn.preflight import design_for
+from cluster.clusterfile import text as clusterfile
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 

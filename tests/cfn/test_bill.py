@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cfn import cost
-from cfn.clusterfile.fields import ClusterFile, Master
 from cfn.cost import ControlPlane, Cost, HostCost
 from cfn.eks import cost as eks_cost
 from cfn.prices import PriceList
 from cfn.stack import StackError
 from cfn.standing import Item
+from cluster.clusterfile.model import ClusterFile, Master
 from cluster.errors import ClusterError, NothingToDo
 from cluster.guard.onhost.history import Span
 from tests.cfn.answers import answering, refused
@@ -251,7 +251,7 @@ def test_whoever_asks_a_process_is_told_that_there_is_no_answer(
     def refuse(*_: object) -> ClusterFile:
         raise raised
 
-    monkeypatch.setattr("cfn.clusterfile.in_stack.file_of", refuse)
+    monkeypatch.setattr("cfn.in_stack.file_of", refuse)
     assert code == cost.main(["us-east-1", "demo"])
     assert ("", "no\n") == tuple(capsys.readouterr())
 
@@ -260,7 +260,7 @@ def test_a_process_answers_with_the_bill_between_two_times(
     priced: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As JSON; nothing that is billed besides, which needs rights of the operator's."""
-    monkeypatch.setattr("cfn.clusterfile.in_stack.file_of", lambda aws, name: cluster(workers=1))
+    monkeypatch.setattr("cfn.in_stack.file_of", lambda aws, name: cluster(workers=1))
     monkeypatch.setattr("cfn.cost.Aws", lambda region: running())
     assert 0 == cost.main(["us-east-1", "demo", "--since", "2027-01-01T01:00Z", "--until", "2027-01-01T03:00Z"])
     said = json.loads(capsys.readouterr().out)

@@ -13,7 +13,7 @@ import pytest
 from cfn import account as account_of_aws
 from cfn import blocks, failover, plan, stop
 from cfn.aws import Aws, AwsError
-from cfn.clusterfile import text
+from cluster.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cfn import blocks, spending, stack
-from cfn.clusterfile import text
 from cluster import terminal
+from cluster.clusterfile import text
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from tests.cfn.answers import account
 

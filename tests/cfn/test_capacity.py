@@ -11,10 +11,10 @@ import boto3
 import pytest
 from moto.ec2 import ec2_backends
 
-from cfn import create, disks, failover, hosts, plan, room, stack, status, update
+from cfn import create, disks, failover, hosts, in_stack, plan, room, stack, status, update
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile, Network
+from cluster.clusterfile import text
+from cluster.clusterfile.model import Access, ClusterFile, Network
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.world import ACCOUNT

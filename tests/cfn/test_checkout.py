@@ -11,13 +11,13 @@ import pytest
 from cfn import create, plan
 from cfn.aws import Aws
 from cfn.checkout import Checkout
-from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.errors import ConfigError
 from cluster.lab import network
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
-from cluster.settings import FieldError
 from tests.cfn.test_source import git
 from tests.conftest import PATIENCE_S
 

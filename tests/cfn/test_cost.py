@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfn import cost, create, plan, prices, stop
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
+from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.history import Span, past, spans
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster

@@ -7,7 +7,7 @@ import pytest
 from designs import design
 
 from cfn import disks, image
-from cfn.clusterfile.fields import Access, ClusterFile, Nodes
+from cluster.clusterfile.model import Access, ClusterFile, Nodes
 from cluster.errors import ConfigError
 from tests.cfn.answers import account, refused
 

@@ -9,14 +9,14 @@ import pytest
 from cfnlint.api import lint
 from designs import SSM, VARIANTS, design
 
-from cfn.clusterfile.fields import EksSettings, Network, Storage
 from cfn.eks import template
 from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
 from cfn.eks.plan import EksPlan
 from cfn.template.design import Design
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import EksSettings, Network, Storage
 from cluster.eks.base import SERVICE_ACCOUNT
-from cluster.settings import FieldError
 from tests.walking import walked
 
 OPERATOR = "arn:aws:iam::123456789012:role/Operator"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from designs import VARIANTS, described
 
-from cfn.clusterfile.fields import Access, ClusterFile, EksSettings, Master, Network, Nodes, Storage
 from cfn.eks import life, outputs, preflight, status, tasks, template
 from cfn.eks.balancers import Balancer, balancers, held_by
 from cfn.eks.design import control_cidr, file_for_eks
@@ -18,8 +17,9 @@ from cfn.prices import PriceList
 from cfn.removal import Step
 from cfn.stack import Event, Stack, StackError
 from cfn.standing import Item
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import Access, ClusterFile, EksSettings, Master, Network, Nodes, Storage
 from cluster.errors import ClusterError, ConfigError
-from cluster.settings import FieldError
 from tests.cfn.answers import account, answering, refused
 from tests.cfn.conftest import cluster
 from tests.cfn.test_bill import T

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
+from cluster.clusterfile import text
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, load_cluster
 from cluster.jobs.client import Jobs

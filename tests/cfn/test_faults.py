@@ -11,8 +11,8 @@ from botocore.config import Config
 from cfn import aws, create, plan, progress, rollback, stack, status, stop, succession, tasks, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
-from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.stack import StackError
+from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.cloudformation import CloudFormation

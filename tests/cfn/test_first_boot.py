@@ -16,8 +16,8 @@ import pytest
 from cfn import create, plan, stack, update
 from cfn import hosts as members
 from cfn.aws import Aws
-from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh
 from cfn.template import firstboot
+from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.inventory import ROOT
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from cfn import frameworks
-from cfn.clusterfile.nodes import DLAMI
 from cfn.frameworks import PYTORCH, TENSORFLOW
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.nodes import DLAMI
 from cluster.inventory import ROOT
-from cluster.settings import FieldError
 
 OWN = "ami-0123456789abcdef0"
 

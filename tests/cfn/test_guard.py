@@ -21,8 +21,8 @@ import pytest
 
 from cfn import cost, create, lease, plan, stop
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.progress import wait_for
+from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.activity import Process, busy, typed
 from cluster.guard.onhost.api import ACTION, Api

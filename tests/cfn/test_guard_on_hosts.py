@@ -11,8 +11,8 @@ import pytest
 
 from cfn import cost, create, lease, plan
 from cfn.aws import Aws
-from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
+from cluster.clusterfile import text
 from cluster.lab.aws.driver import LabDriver
 from tests.cfn.guard_faults import CLOCK, FAULTS, HOUR_S, One, fake, forward, late
 from tests.conftest import PATIENCE_S, wait_for

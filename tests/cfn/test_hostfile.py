@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cfn import create, hostfile, plan, tasks
+from cfn import create, hostfile, in_stack, plan, tasks
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile
 from cfn.hosts import Member
+from cluster.clusterfile import text
+from cluster.clusterfile.model import Access, ClusterFile
 from cluster.errors import ConfigError
 from cluster.inventory import Tunnel, load_cluster
 from cluster.lab.aws import FakeAws

@@ -10,12 +10,12 @@ import boto3
 import pytest
 from designs import VARIANTS
 
-from cfn import changes, cost, create, hostfile, plan, stack, status, tasks, update
+from cfn import changes, cost, create, hostfile, in_stack, plan, stack, status, tasks, update
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import ClusterFile, Ssh
 from cfn.stack import StackError
 from cluster import written
+from cluster.clusterfile import text
+from cluster.clusterfile.model import ClusterFile, Ssh
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from tests.walking import walked

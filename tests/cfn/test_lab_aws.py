@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from cfn import lab_aws, tasks
-from cfn.clusterfile import text
+from cluster.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs

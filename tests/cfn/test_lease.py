@@ -14,17 +14,17 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, lease, plan, update
+from cfn import create, in_stack, lease, plan, update
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.progress import wait_for
 from cfn.stack import find
+from cluster.clusterfile import text
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.errors import ClusterError
 from cluster.guard.onhost import api
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
-from cluster.settings import FieldError
 from tests.conftest import PATIENCE_S
 
 Scene = Callable[..., Any]

@@ -561,7 +561,7 @@ def test_what_ends_by_itself_is_not_asked_about(desk: Desk) -> None:
 
 def test_all_regions_are_looked_at_where_none_is_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the account, asked in the operator's own; the first that is given is asked else."""
-    monkeypatch.setattr(spending.text, "region", lambda: "eu-west-1")
+    monkeypatch.setattr(spending.init_values, "region", lambda: "eu-west-1")
     spending.show_orphans("", False, False)
     spending.show_orphans("ap-east-1,us-east-1", False, False)
 

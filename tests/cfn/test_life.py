@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from cfn import create, plan, stack, update
 from cfn import hosts as members
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile, Network, Storage
+from cluster.clusterfile.model import ClusterFile, Network, Storage
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from designs import design
 
-from cfn.clusterfile.fields import Access
 from cfn.template import template
+from cluster.clusterfile.model import Access
 from cluster.inventory import ROOT
 from tests.cfn.policies import Request, grants
 from tests.cfn.test_services import installed

@@ -9,8 +9,8 @@ from botocore.parsers import ResponseParserError
 
 from cfn import create, orphans, plan, stop
 from cfn.aws import Aws, AwsError, asking
-from cfn.clusterfile.fields import ClusterFile
 from cfn.removal import Step
+from cluster.clusterfile.model import ClusterFile
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 

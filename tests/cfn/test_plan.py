@@ -9,15 +9,15 @@ from designs import design
 
 from cfn import image, instances, plan, preflight, quotas, source
 from cfn.aws import AwsError
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Network, Nodes, Storage
 from cfn.instances import Interface, instance_type
 from cfn.plan import Plan
 from cfn.prices import PriceList
 from cfn.stack import Stack
 from cfn.template import role, template
 from cfn.template.design import Design, first_minutes
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Master, Network, Nodes, Storage
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
 from tests.cfn.answers import account, refused, stack_of
 
 AMI = "ami-0123456789abcdef0"

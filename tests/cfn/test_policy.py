@@ -15,11 +15,10 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, hosts, plan, stack, status, succession, update
+from cfn import create, hosts, in_stack, plan, stack, status, succession, update
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack
-from cfn.clusterfile.fields import ClusterFile
 from cfn.prices import PriceList
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError
 from cluster.guard.onhost.api import Api
 from cluster.healing.notify import Event, Message, deliver

@@ -9,9 +9,9 @@ import pytest
 
 from cfn import create, plan, stack
 from cfn.aws import Aws
-from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh, Storage
 from cfn.progress import wait_for
 from cfn.stack import StackError
+from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh, Storage
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED

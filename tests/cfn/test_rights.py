@@ -13,11 +13,11 @@ from botocore import xform_name
 from designs import VARIANTS
 
 from cfn import orphans, rights, spending
-from cfn.clusterfile import text
-from cfn.clusterfile.fields import Access, ClusterFile, Storage
 from cfn.eks import rights as eks_rights
 from cfn.statements import SIZE
 from cfn.template import template
+from cluster.clusterfile import text
+from cluster.clusterfile.model import Access, ClusterFile, Storage
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.schemas import schema

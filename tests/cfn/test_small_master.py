@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from cfn import cost, create, hostfile, plan, stack, status, succession
+from cfn import cost, create, hostfile, in_stack, plan, stack, status, succession
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Nodes
+from cluster.clusterfile import text
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Master, Nodes
 from cluster.guard.onhost.api import Api
 from cluster.hosts import parse_hostfile
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
-from cluster.settings import FieldError
 from tests.cfn.test_bad_files import reservation
 from tests.conftest import PATIENCE_S
 

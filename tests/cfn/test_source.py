@@ -11,7 +11,7 @@ import pytest
 
 from cfn import plan, source
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.sync.onhost.project import known

@@ -10,9 +10,9 @@ import pytest
 
 from cfn import create, hostfile, plan, stack, succession
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import hosts, read
 from cfn.progress import wait_for
+from cluster.clusterfile.model import ClusterFile
 from cluster.healing.choice import Unfit, choose
 from cluster.healing.replacing import Replacing, with_successors
 from cluster.hosts import Host, parse_hostfile

@@ -18,6 +18,8 @@ from cfn import (
     failover,
     halting,
     hostfile,
+    in_stack,
+    init_values,
     plan,
     running,
     spending,
@@ -27,12 +29,12 @@ from cfn import (
     update,
 )
 from cfn.changes import Change, ChangeSet
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Nodes
 from cfn.plan import Plan
 from cfn.setup_script import main as print_setup
 from cfn.stack import Stack
 from cluster import terminal
+from cluster.clusterfile import text
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import Host
 from cluster.jobs.state import JobState
@@ -150,7 +152,7 @@ def test_the_file_of_a_running_stack_comes_with_its_script(desk: Desk, tmp_path:
 def test_a_new_file_says_what_only_the_operator_knows(desk: Desk, tmp_path: Path, given: str, todo: str) -> None:
     """Nothing to fill in where all is given."""
     there = tmp_path / "new.toml"
-    desk.set(text, "looked_up", lambda folder, known: known)
+    desk.set(init_values, "looked_up", lambda folder, known: known)
 
     tasks.write_file(str(there), name="demo", access__ssh_from=given)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cfn import prices, standing, status
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Nodes
 from cfn.hosts import Member
 from cfn.prices import PriceList
 from cfn.stack import Event, Stack
 from cfn.standing import Item
 from cfn.status import Group, Status
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from tests.cfn.answers import BEGAN, account, member, nodes, refused, resources, stack_of
 
 DEMO = ClusterFile(name="demo", nodes=Nodes(workers=2), access=Access(ssh_from="203.0.113.7/32"))

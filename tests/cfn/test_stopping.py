@@ -8,9 +8,9 @@ import pytest
 
 from cfn import create, hosts, lease, plan, stack, status, stop
 from cfn.aws import Aws
-from cfn.clusterfile import text
-from cfn.clusterfile.fields import ClusterFile
 from cfn.lab_aws import cluster_values
+from cluster.clusterfile import text
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import NothingToDo
 from cluster.lab.aws import FakeAws
 from cluster.lab.record import Lab

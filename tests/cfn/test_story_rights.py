@@ -17,17 +17,17 @@ import boto3
 import pytest
 from botocore import xform_name
 
-from cfn import blocks, cost, create, failover, hostfile, lease, plan, rights, stack, status, stop, update
+from cfn import blocks, cost, create, failover, hostfile, in_stack, lease, plan, rights, stack, status, stop, update
 from cfn import changes as changes_module
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Nodes, Storage
 from cfn.eks import cost as eks_cost
 from cfn.eks import life
 from cfn.eks import plan as eks_plan
 from cfn.eks import rights as eks_rights
 from cfn.eks import status as eks_status
 from cfn.eks.design import file_for_eks
+from cluster.clusterfile import text
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes, Storage
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.schemas import schema

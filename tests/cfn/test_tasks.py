@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cfn.clusterfile import text
+from cluster.clusterfile import text
 from cluster.lab.aws import FakeAws
 from tests.conftest import PATIENCE_S
 

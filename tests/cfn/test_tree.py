@@ -11,10 +11,10 @@ from rich.console import Console
 
 from cfn import create, plan, tree
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
 from cfn.progress import Watch
 from cfn.stack import Event, Stack
 from cfn.tree import Clock, LastTime, Shown
+from cluster.clusterfile.model import ClusterFile
 from cluster.lab.aws import FakeAws
 
 PARTS = {"Vpc": "network", "Subnet": "network", "Files": "storage", "Workers": "nodes"}

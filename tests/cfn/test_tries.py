@@ -13,7 +13,6 @@ from designs import VARIANTS, design
 from cfn import create, failover
 from cfn.aws import AwsError
 from cfn.checkout import Checkout
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Ssh, Storage
 from cfn.eks import life
 from cfn.eks.plan import EksPlan
 from cfn.failover import where_there_is_room
@@ -22,6 +21,7 @@ from cfn.plan import Plan
 from cfn.room import NoCapacity, Tried
 from cfn.stack import Stack, StackError
 from cfn.template.design import Design
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Ssh, Storage
 from cluster.errors import NothingToDo
 from dlami.collection import ns
 from tests.cfn.answers import answering, refused

@@ -11,12 +11,12 @@ from designs import design
 
 from cfn import halting, hostfile, hosts, lease, progress, ready, stop, succession, update
 from cfn.changes import Change, ChangeSet
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Nodes
 from cfn.hosts import Member
 from cfn.progress import Watch
 from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Stack, StackError
 from cfn.stop import Sizes
+from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.guard.onhost.api import ACTION
 from tests.cfn.answers import BEGAN, account, member, nodes, refused, stack_of

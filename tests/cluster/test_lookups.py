@@ -6,15 +6,16 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.clusterfile.access import check_mode
+from cluster.clusterfile.checks import FieldError
 from cluster.errors import ConfigError
 from cluster.health.smi import text
-from cluster.inventory import check_mode, load_cluster
+from cluster.inventory import load_cluster
 from cluster.jobs import lookup, sweep
 from cluster.jobs.lookup import find
 from cluster.jobs.record import JobView, jobs_folder
 from cluster.jobs.show import trains
 from cluster.jobs.state import JobState
-from cluster.settings import FieldError
 from cluster.ssh.failure import Reason
 from cluster.top.reading import _count, _gpus, _maybe, _number
 
@@ -104,7 +105,7 @@ GATEWAY = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access
     [
         ("ssm", "", True),
         ("ssm", 'key_pair = "mine"', False),
-        ("ssm", 'public_key = "ssh-ed25519 AAAA"', False),
+        ("ssm", 'public_key = "ssh-ed25519 ' + "A" * 68 + '"', False),
         ("eic", "", True),
         ("eic", 'key_pair = "mine"', True),
     ],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cluster import demo, files, terminal, written
+from cluster.clusterfile.checks import FieldError
 from cluster.commandline.command import as_typed, rest, unwritten
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
@@ -25,7 +26,6 @@ from cluster.matrix.cells import cells
 from cluster.matrix.state import Entry, State, parse, rows, text_of
 from cluster.metrics.text import Family
 from cluster.metrics.text import text_of as numbers_text
-from cluster.settings import FieldError
 from cluster.ssh.onhost.free_port import free_port
 from tests.conftest import PATIENCE_S
 

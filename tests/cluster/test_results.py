@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.receivers import check_results
 from cluster.files import write_json
-from cluster.inventory import ROOT, check_results
+from cluster.inventory import ROOT
 from cluster.jobs.job_table import table
 from cluster.jobs.lookup import read_attempts, view
 from cluster.jobs.record import JobPaths, read_job
@@ -25,7 +27,6 @@ from cluster.results import send as sending
 from cluster.results.gathered import MOST_BYTES, best_checkpoint, gather
 from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
-from cluster.settings import FieldError
 from tests import fake_s3
 from tests.cluster.jobs_here import ended, wait_until
 from tests.cluster.made_job import made_job, write_metrics

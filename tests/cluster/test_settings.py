@@ -1,20 +1,24 @@
 """cluster.toml, with and without a stack: what is wrong is refused by its line and its name, and nothing else is touched."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfn.clusterfile import text as clusterfile
-from cfn.clusterfile.fields import ClusterFile
-from cluster import settings
+from cluster.clusterfile import schema
+from cluster.clusterfile import text as clusterfile
+from cluster.clusterfile.edit import with_fields
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
-from cluster.inventory import load_cluster
+from cluster.inventory import ROOT, load_cluster
 
 GOOD = clusterfile.render({"access.ssh_from": "203.0.113.7/32", "ssh.key": "~/k", "ssh.gateway": "203.0.113.9"})
 
@@ -27,23 +31,16 @@ def cluster_in(folder: Path, toml: str | bytes) -> Path:
     return path
 
 
-def _type(annotation: Any) -> Any:
-    """What the reader's table has for a field's annotation."""
-    if annotation == str | tuple[str, ...]:
-        return settings.Texts
-    if annotation == tuple[str, ...]:
-        return settings.TextList
-    return (get_args(annotation) or (annotation,))[0]
+def test_every_type_of_a_field_is_one_that_an_operator_is_told() -> None:
+    """A field of a type that the reader does not know would refuse every value of it, by a KeyError."""
 
+    def leaves(kind: Any) -> list[Any]:
+        return [
+            one for f in schema.by_name(kind).values() for one in (leaves(f.type) if is_dataclass(f.type) else [f.type])
+        ]
 
-def test_every_field_has_one_name_and_one_type_whoever_reads_it() -> None:
-    """The reader's table is that of the stack's dataclasses, where a field without a value is None."""
-
-    def shape(kind: Any) -> dict[str, Any]:
-        types = {f.name: _type(f.type) for f in fields(kind)}
-        return {name: shape(one) if is_dataclass(one) else one for name, one in types.items()}
-
-    assert {**shape(ClusterFile), **settings.WITHOUT_STACK} == settings.FIELDS
+    assert {str, bool, float, int} <= set(leaves(ClusterFile))
+    assert [] == [one for one in leaves(ClusterFile) if one not in schema.KINDS and int | None != one]
 
 
 @pytest.mark.parametrize(
@@ -149,15 +146,15 @@ EDITED = [
 def test_fields_are_set_and_all_else_stays_as_it_was(toml: str) -> None:
     """However the table is written: the other values are the same, every comment is there, twice is once."""
     wanted = {"gateway": "203.0.113.5", "known_hosts": "known_hosts"}
-    once = settings.with_fields(toml, "ssh", wanted, "inv hosts.write")
+    once = with_fields(toml, "ssh", wanted, "inv hosts.write")
     before, after = tomllib.loads(toml), tomllib.loads(once)
     assert {**before, "ssh": {**before.get("ssh", {}), **wanted}} == after
     assert [line for line in toml.split("\n") if "#" in line and line not in once] == []
-    assert once == settings.with_fields(once, "ssh", wanted, "inv hosts.write")
+    assert once == with_fields(once, "ssh", wanted, "inv hosts.write")
 
 
 def test_a_comment_on_the_next_table_stays_above_it() -> None:
-    text = settings.with_fields(EDITED[5], "ssh", {"gateway": "h"})
+    text = with_fields(EDITED[5], "ssh", {"gateway": "h"})
     assert "# about the nodes\n[nodes]\n" in text
 
 
@@ -175,3 +172,32 @@ def test_a_cluster_knows_of_which_stack_it_is(tmp_path: Path, text: str, stack: 
     (tmp_path / "hosts").write_text("a slots=1\n")
     (tmp_path / "cluster.toml").write_text(text)
     assert stack == load_cluster(str(tmp_path)).stack
+
+
+def test_a_field_is_its_line_in_a_dataclass(tmp_path: Path) -> None:
+    """CONTRIBUTING's recipe to the letter: one line and its text make a field for hosts, for a stack and for `stack.init`."""
+    shutil.copytree(ROOT / "cluster", tmp_path / "cluster", ignore=shutil.ignore_patterns("__pycache__", "lab"))
+    table = tmp_path / "cluster/clusterfile/storage.py"
+    line = '    demo_gib: int = 3\n    """Made up."""\n\n    def __post_init__'
+    table.write_text(table.read_text().replace("\n    def __post_init__", line, 1))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    cluster_in(folder, f"{GOOD}\n".replace("[storage]\n", "[storage]\ndemo_gib = 7\n"))
+    code = (
+        "from pathlib import Path\nfrom cluster.clusterfile import text\nfrom cluster.inventory import ROOT, load_cluster\n"
+        f"load_cluster({str(folder)!r})\nprint(text.read(Path({str(folder)!r}, 'cluster.toml')).storage.demo_gib)\n"
+        "print('# Made up.\\ndemo_gib = 3\\n' in text.render())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "7\nTrue\n" == done.stdout, done.stderr
+
+
+def test_plain_hosts_load_without_what_a_stack_needs(tmp_path: Path) -> None:
+    """A cluster of one's own hosts needs neither AWS's library nor the templates', nor what Kubernetes needs."""
+    cluster_in(tmp_path, 'name = "x"\n[ssh]\nuser = "me"\n')
+    code = (
+        "import sys\nfor name in ('boto3', 'botocore', 'troposphere', 'yaml', 'cfn'): sys.modules[name] = None\n"
+        f"from cluster.inventory import ROOT, load_cluster\nprint(load_cluster({str(tmp_path)!r}).access.user)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "me\n" == done.stdout, done.stderr

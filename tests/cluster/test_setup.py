@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cluster.clusterfile.checks import FieldError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.settings import FieldError
 from cluster.setup import node_settings
 from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.clusterfile.checks import FieldError
 from cluster.hosts import Host
 from cluster.inventory import Access, Cluster
-from cluster.settings import FieldError
 from cluster.setup import at_boot, node_settings, setup
 from cluster.setup.node_settings import KERNEL, Change, apply_changes, find_changes, gpu_changes, kernel_changes
 from cluster.setup.onhost import script as onhost

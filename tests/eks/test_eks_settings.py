@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cfn.clusterfile import in_stack
-from cfn.clusterfile import text as clusterfile
+from cfn import in_stack
+from cluster.clusterfile import text as clusterfile
+from cluster.clusterfile.eks import EksSettings
 from cluster.eks.cluster import load_eks, of_type
-from cluster.eks.settings import EksSettings
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 

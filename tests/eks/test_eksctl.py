@@ -10,11 +10,11 @@ import pytest
 import yaml
 from invoke import Context, Exit
 
+from cluster.clusterfile.checks import FieldError
 from cluster.commandline.eks_services import eks_render
 from cluster.eks.cluster import load_eks
 from cluster.eks.eksctl import cluster_config
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/eksctl-clusterconfig.schema.json").read_text())
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
@@ -39,7 +39,7 @@ FILES = {
 def config(folder: Path, text: str) -> dict[str, Any]:
     (folder / "cluster.toml").write_text(text)
     cluster = load_eks(str(folder))
-    return cluster_config(cluster, "" if cluster.private_subnets else SECOND)
+    return cluster_config(cluster, "" if cluster.file.network.private_subnets else SECOND)
 
 
 def errors(document: Any) -> list[str]:

@@ -727,6 +727,9 @@ def test_a_file_s_own_outputs_are_not_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert [(outputs._FILES,), (outputs._FILES,), (outputs._TYPE,)] == asked
 
 
+CR = "cr-0123456789abcdef0"
+
+
 def test_the_node_group_is_bought_as_the_file_says() -> None:
     """On demand nothing is said; spot, a reservation and a block each have their own words."""
     plain, spot, reserved, block = (
@@ -734,8 +737,8 @@ def test_the_node_group_is_bought_as_the_file_says() -> None:
         for how in (
             {},
             {"capacity": "spot"},
-            {"reservation": "cr-1"},
-            {"capacity": "capacity-block", "reservation": "cr-1"},
+            {"capacity": "reservation", "reservation": CR},
+            {"capacity": "capacity-block", "reservation": CR},
         )
     )
     words = ("spot", "capacityReservation", "instanceMarketOptions", "efaEnabled")
@@ -743,7 +746,7 @@ def test_the_node_group_is_bought_as_the_file_says() -> None:
         [w for w in words[:3] if w in found] for found in (plain, spot, reserved, block)
     ]
     assert {"marketType": "capacity-block"} == block["instanceMarketOptions"]
-    assert {"capacityReservationTarget": {"capacityReservationID": "cr-1"}} == reserved["capacityReservation"]
+    assert {"capacityReservationTarget": {"capacityReservationID": CR}} == reserved["capacityReservation"]
     assert (0, 3, 3, True) == tuple(plain[n] for n in ("minSize", "desiredCapacity", "maxSize", "efaEnabled"))
     small = cluster("c", nodes={"instance_type": "c5.large", "workers": 0})
     assert "efaEnabled" not in node_group(small)

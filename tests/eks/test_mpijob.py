@@ -1,14 +1,13 @@
 """MPIJobs: what is rendered for which cluster and training, strict by the CRD and by Kubernetes' own schema of a pod."""
 
 import copy
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster, of_values
+from cluster.eks.cluster import EksCluster, of_values, with_settings
 from cluster.eks.code import secret_name
 from cluster.eks.document import read, text
 from cluster.eks.mpijob import mpijob
@@ -211,6 +210,5 @@ def test_an_id_names_hosts_too() -> None:
 
 
 def test_without_an_image_there_is_no_job() -> None:
-    bare = dataclasses.replace(CLUSTERS["g5"].settings, image="")
     with pytest.raises(ConfigError, match=r"eks\.image is empty"):
-        mpijob(dataclasses.replace(CLUSTERS["g5"], settings=bare), order(), 1)
+        mpijob(with_settings(CLUSTERS["g5"], image=""), order(), 1)

@@ -4,8 +4,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from cluster.clusterfile.checks import FieldError
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
 
 # Every node pulls the image at every start. Without a tag it would be `latest`, which changes.
 IMAGE = r"[a-z0-9][\w.:/-]{0,200}(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})"

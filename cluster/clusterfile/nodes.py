@@ -3,14 +3,13 @@
 import re
 from dataclasses import dataclass
 
-from cfn.clusterfile.addresses import match, several
-from cluster.settings import FieldError
+from cluster.clusterfile.checks import FieldError, match, several
 from cluster.terminal import counted
 
 DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 CAPACITIES = ("on-demand", "spot", "reservation", "capacity-block")
 SECRET = r"gh[a-z]_\w{16}|github_pat_|glpat-|x-token|access_token|[?&]|oauth2:"
-CHECKOUT = "checkout"
+CHECKOUT = "checkout"  # nodes.source: the checkout in which stack.create is typed
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 
 

@@ -1,4 +1,4 @@
-"""The cluster file as the stack holds it in its template, so that the master and a colleague can have it too."""
+"""Cluster file in the template of its stack, from which the master and colleagues get it."""
 
 import base64
 import tomllib
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cfn.aws import Aws, asking
-from cfn.clusterfile import text
-from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import StackError, get
+from cluster.clusterfile import text
+from cluster.clusterfile.model import ClusterFile
 from cluster.setup.script import Script
 
 KEY, SETUP = "ClusterFile", "Setup"  # in the template's metadata

@@ -1,56 +1,8 @@
-"""The network part of a cluster file, and checks that other parts use too."""
+"""[network] of a cluster file."""
 
-import ipaddress
-import re
 from dataclasses import dataclass
 
-from cluster.settings import FieldError
-
-
-def match(name: str, value: str, pattern: str, remedy: str) -> None:
-    if not re.fullmatch(pattern, value):
-        raise FieldError(name, f"{value!r} does not fit", remedy)
-
-
-def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The values of a field that takes one text or several; () for an empty one."""
-    return value if isinstance(value, tuple) else (value,) if value else ()
-
-
-# First parts of paths that are the system's: a mount over one of them, or a `chown -R` in it, breaks the node.
-SYSTEM = re.compile(r"bin|boot|dev|etc|lib\w*|lost\+found|proc|run|sbin|snap|sys|usr")
-
-
-def check_folder(name: str, value: str, example: str, depth: int = 1) -> None:
-    """Raises FieldError for a path that is not a folder for data: the system's own, a home itself, or with '..'.
-
-    Args:
-        depth: how many parts the path has at least.
-    """
-    match(name, value, r"(/[\w.-]+)+", f"write an absolute path like {example!r}")
-    parts = value.split("/")[1:]
-    home = {"home": 3, "root": 2, "tmp": 2, "var": 4}.get(parts[0], depth)
-    if SYSTEM.fullmatch(parts[0]) or {".", ".."} & set(parts) or len(parts) < home:
-        raise FieldError(
-            name,
-            f"{value!r} is the system's own, or not below a folder for data or a home",
-            f"choose one like {example!r} or '/home/ubuntu/{example.rsplit('/', 1)[1]}'",
-        )
-
-
-def network_of(name: str, value: str) -> ipaddress.IPv4Network:
-    """The IPv4 network a field names. Raises ConfigError with the nearest right value for one with host bits."""
-    try:
-        return ipaddress.IPv4Network(value)
-    except ValueError as e:
-        try:
-            near = str(ipaddress.IPv4Network(value, strict=False))
-            raise FieldError(name, f"{value!r} has bits set after the prefix", f"write {near!r}") from e
-        except ipaddress.AddressValueError:
-            pass
-        except ipaddress.NetmaskValueError:
-            pass
-        raise FieldError(name, f"{value!r} is not an IPv4 network", "write it like '10.20.0.0/16'") from e
+from cluster.clusterfile.checks import FieldError, match, network_of, several
 
 
 @dataclass(frozen=True, kw_only=True)
