@@ -21,7 +21,7 @@ _LIMITS = Limits(connect_s=5, total_s=15)
 
 def remembered(reach: Reach, cluster: Cluster) -> Memory:
     """Return the recorded failures of the cluster's hosts. Raises ClusterError if the master does not answer."""
-    master, asked = cluster.master, [[failures_question(cluster.shared)]]
+    master, asked = cluster.master, [[failures_question(cluster.shared, cluster.project)]]
     answers, silent = put_questions(reach, [master], lambda _: asked, limits=_LIMITS)
     if silent:
         raise ClusterError(f"the master {master} does not say which hosts failed: {silent[master].what}")

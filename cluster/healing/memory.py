@@ -1,7 +1,8 @@
 """Record of host failures on the shared folder. A host that failed twice in a week is left out of trainings.
 
 Each failure is a file: any user who runs a job can add one, none is ever rewritten, and a damaged one hides no other.
-Forgiving adds a file, too, so that it works for failures that other users recorded.
+Forgiving adds a file, too. A file counts for its owner. That of root, or of the owner of this program, counts for all:
+nobody can take hosts from another user, or bring bad ones back for him.
 """
 
 import contextlib
@@ -150,11 +151,13 @@ def _damaged(path: str | Path, why: str) -> str:
 
 def read_memory(shared: Path) -> Memory:
     """Return the recorded failures of this cluster's hosts. Return none if there is no record or no shared folder."""
-    files, refused = {}, []
+    files, refused, owners = {}, [], trusted_files.trusted_users(__file__)
     with contextlib.suppress(OSError):
         for path in sorted(folder_of(shared).glob(FILES)):
             try:
-                files[str(path)] = trusted_files.read_file(path, most=_MOST_BYTES).decode(errors="replace")
+                if path.lstat().st_uid in owners:
+                    text = trusted_files.read_file(path, owners=owners, most=_MOST_BYTES)
+                    files[str(path)] = text.decode(errors="replace")
             except trusted_files.Untrusted as e:
                 refused.append(_damaged(path, str(e.strerror)))
             except OSError:  # removed by its owner meanwhile

@@ -109,8 +109,8 @@ def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
         ssh_s = 20.0 + 0.5 * len(others)  # for all hosts together; a host that hangs is given up sooner
         chains += [
             [Question(name="jobs", limit_s=3, reading="jobs", arguments=(cluster.shared, sorted(OVER)))],
-            [Question(name="history", limit_s=3, reading="history", arguments=(cluster.shared, 20))],
-            [failures_question(cluster.shared)],
+            [Question(name="history", limit_s=3, reading="history", arguments=(cluster.shared, 20, cluster.project))],
+            [failures_question(cluster.shared, cluster.project)],
             [Question(name="ssh", limit_s=ssh_s + 1, reading="ssh", arguments=(others, options_on_hosts(), ssh_s))],
         ]
     else:
@@ -127,9 +127,10 @@ def _seen_from_inside(chains: list[list[Question]]) -> list[list[Question]]:
     return [chain for chain in kept if chain]
 
 
-def failures_question(shared: str) -> Question:
+def failures_question(shared: str, project: str) -> Question:
     """Return the question to the master for the record of failed hosts on the shared folder."""
-    return Question(name="failures", limit_s=3, reading="trusted", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
+    files = [f"{shared}/{FOLDER}/{FILES}"]
+    return Question(name="failures", limit_s=3, reading="trusted", arguments=(files, project))
 
 
 def gpu_questions() -> list[list[Question]]:

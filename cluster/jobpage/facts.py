@@ -15,7 +15,7 @@ from cluster.jobpage.host_facts import HostSeen, hosts_seen
 from cluster.jobpage.metrics import Measured, read_metrics
 from cluster.jobs.cost import with_cost_anew
 from cluster.jobs.lookup import view
-from cluster.jobs.record import Job, JobPaths, JobView, as_written
+from cluster.jobs.record import Job, JobPaths, JobView, as_written, open_log
 from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
@@ -104,7 +104,7 @@ def read_facts(paths: JobPaths) -> JobFacts:
         checkpoints=_checkpoints(paths.checkpoints),
         difference=difference,
         difference_left=difference_left,
-        tail=_tail(Path(found.status.log or paths.console(found.status.attempt))),
+        tail=_tail(paths, Path(found.status.log or paths.console(found.status.attempt))),
         pictures=pictures,
         pictures_left=left,
     )
@@ -152,10 +152,13 @@ def _difference(file: Path) -> tuple[str, int]:
     return shown.decode(errors="replace"), left
 
 
-def _tail(log: Path) -> tuple[str, ...]:
-    """Return the last lines of the log, long ones shortened."""
+def _tail(paths: JobPaths, log: Path) -> tuple[str, ...]:
+    """Return the last lines of the log, long ones shortened.
+
+    log: as the record names it, so it must be a file of the job's owner.
+    """
     try:
-        with os.fdopen(trusted_files.open_file(log), "rb") as opened:
+        with os.fdopen(open_log(paths, log), "rb") as opened:
             opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = opened.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from cluster.healing.memory import FORGIVEN, read_memory
 from cluster.health.history import Look, read_look
@@ -15,7 +13,6 @@ from cluster.ssh.onhost import trusted_files
 
 _LOOKS = 50  # newest health checks that are read; the last one of each host counts
 _MOST_FINDINGS = 6
-_LOOK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +108,13 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _looks(folder: Path) -> list[Look]:
-    """Return the recorded health checks, the newest first."""
-    found = []
+    """Return the recorded health checks of users whose word counts, the newest first."""
+    found: list[Look] = []
+    owners = trusted_files.trusted_users(__file__)
     with contextlib.suppress(OSError):
-        for path in sorted((p for p in folder.glob("[!.]*.json")), reverse=True)[:_LOOKS]:
-            with contextlib.suppress(OSError, ValueError, RecursionError), _opened(path) as opened:
-                look = read_look(json.loads(opened.read(_LOOK_BYTES)))
-                if look:
-                    found.append(look)
+        for path in sorted(folder.glob("[!.]*.json"), reverse=True):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                if len(found) < _LOOKS and path.lstat().st_uid in owners:
+                    look = read_look(json.loads(trusted_files.read_file(path, owners=owners)))
+                    found += [look] if look else []
     return found
-
-
-def _opened(path: Path) -> BinaryIO:
-    return os.fdopen(trusted_files.open_file(path), "rb")

@@ -56,13 +56,15 @@ def read_lease(paths: JobPaths) -> Lease | None:
 def unrenewed_s(paths: JobPaths) -> float | None:
     """Return the seconds since the job's lease was renewed, or None if that is unknown.
 
-    Both times are by the clock that dates the folder's files, since two machines' clocks may be minutes apart.
+    Both times are by the clock that dates the folder's files, since two machines' clocks may be minutes apart. The
+    kernel's own date of the last change counts as well: the file's owner can give it any other date.
     """
     if (now := time_in(paths.folder.parent)) is None:
         return None
     # Opened, because that makes a file server's client refresh the date.
     with contextlib.suppress(OSError), os.fdopen(trusted_files.open_file(paths.lease), "rb") as file:
-        return now - os.fstat(file.fileno()).st_mtime
+        found = os.fstat(file.fileno())
+        return now - min(found.st_mtime, found.st_ctime)
     return None
 
 

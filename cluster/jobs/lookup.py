@@ -72,15 +72,16 @@ def _read(folder: Path, *, over: bool) -> Records:
 def find(folder: Path, which: str) -> JobPaths:
     """Return the job with this id or an unambiguous part of it. `last` is this user's job that was submitted last.
 
-    A part is matched with this user's own jobs first, so another user's similar name does not make it ambiguous.
-    Raises ConfigError if no job or several jobs match.
+    This user's own jobs come first, so another user's job of a similar name is not taken for one of them. Raises
+    ConfigError if no job or several jobs match.
     """
     if which == "last":
         found = [job.id for job, _ in read_all(folder).jobs if _is_own(folder / job.id)][-1:]
     else:
         ids = [p.folder.name for p in _folders(folder)]
         alike = [i for i in ids if which in i]
-        found = [i for i in ids if i == which] or [i for i in alike if _is_own(folder / i)] or alike
+        own = [i for i in alike if _is_own(folder / i)]
+        found = [i for i in own if i == which] or own or [i for i in alike if i == which] or alike
     if len(found) != 1:
         lost = "" if folder.exists() else ", which is not there: is the shared folder mounted on the master?"
         raise ConfigError(

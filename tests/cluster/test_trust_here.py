@@ -7,9 +7,12 @@ import fcntl
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import struct
 import subprocess
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +25,20 @@ from cluster.files import write_json
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.root_code import not_roots
 from cluster.healing.lost import heal_lost
+from cluster.healing.memory import FOLDER, FORGIVEN, Entry, file_name, left_out, note, parse_memory, read_memory
+from cluster.health import baseline
+from cluster.health.baseline import Kind
 from cluster.health.history import write_command
+from cluster.health.onhost import readings
 from cluster.inventory import ROOT, Cluster
+from cluster.jobpage.facts import read_facts
 from cluster.jobs import cost
 from cluster.jobs.cost import Bill
-from cluster.jobs.lease import take_lease
+from cluster.jobs.lease import take_lease, unrenewed_s
 from cluster.jobs.lock import locked, make_folder, time_in
 from cluster.jobs.lookup import find, read_all, view, view_all
-from cluster.jobs.process import process_id, this_process
+from cluster.jobs.onhost import claim
+from cluster.jobs.process import ProcessId, process_id, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
@@ -209,6 +218,73 @@ def test_what_is_no_folder_of_a_job_is_none(how: str, jobs: Path) -> None:
     assert not [v for v in view_all(jobs, read_all(jobs))[0] if v.id != "ours"]
 
 
+def test_a_lease_of_the_future_holds_no_host(jobs: Path) -> None:
+    """Its owner dates it as wanted; the kernel dates the last change, and somebody's process has to renew that."""
+    eve = a_record(jobs, "evil", EVE)
+    away = ProcessId(host="elsewhere", pid=1, started=1, boot="another")
+    write_status(eve, Status(state=JobState.RUNNING, supervisor=away))
+    take_lease(eve, 1, away)
+    for path in (eve.status, eve.lease):
+        os.chown(path, EVE, EVE)
+    far = time.time() + 1e9
+    os.utime(jobs / "ours", (far, far))
+    os.utime(eve.lease, (far, far))
+    assert 60 > unrenewed_s(eve) >= 0
+
+
+def test_one_s_own_job_comes_before_another_s_of_the_same_name(jobs: Path) -> None:
+    """Whoever types a part of his job's id does not follow somebody else's, which is named just so."""
+    a_record(jobs, "resnet50", EVE, sequence=5)
+    a_record(jobs, "20261128-resnet50-19cf", os.getuid(), sequence=3)
+    assert "20261128-resnet50-19cf" == find(jobs, "resnet50").folder.name
+    (jobs / "20261128-resnet50-19cf").rename(jobs / "away")
+    assert "resnet50" == find(jobs, "resnet50").folder.name
+
+
+@pytest.mark.parametrize("log", ["/etc/passwd", "../ours/secret", "logs/attempt-1/console.log"])
+def test_a_page_shows_no_log_but_the_owner_s(log: str, jobs: Path) -> None:
+    """The path is the record's own: it could name what only its reader may read."""
+    eve = a_record(jobs, "evil", EVE)
+    (jobs / "ours/secret").write_text("secret\n")
+    said(eve.status, log=log if log.startswith("/") else str(eve.folder / log), state="failed")
+    assert read_facts(eve).tail == (("[1,0]<stdout>:said",) if "console" in log else ())
+
+
+def failed_twice(host: str, **changes: Any) -> list[Entry]:
+    return [Entry(time=time.time() - n, host=host, what="lost", job=f"j{n}", **changes) for n in (1, 2)]
+
+
+def test_a_host_is_left_out_and_taken_back_by_trusted_words_alone(tmp_path: Path) -> None:
+    """One's own, root's and the program's owner's; of another's entries neither excludes a host nor forgives one."""
+    folder = tmp_path / FOLDER
+    for entry in failed_twice("bad"):
+        note(tmp_path, entry)
+    for entry in (*failed_twice("good"), Entry(time=4e9, host="bad", what=FORGIVEN)):
+        write_json(folder / file_name(entry), dataclasses.asdict(entry))
+        newest = max(folder.iterdir(), key=lambda p: p.stat().st_ctime_ns)
+        os.chown(newest, EVE, EVE)
+    assert {"bad"} == left_out(read_memory(tmp_path).entries, time.time()).keys()
+    asked = readings.trusted([f"{folder}/*.json"], str(ROOT))
+    assert {"bad"} == left_out(parse_memory(asked).entries, time.time()).keys()
+
+
+def test_checks_that_another_user_recorded_change_nothing(tmp_path: Path) -> None:
+    """Not the history of a host, nor the rates that it is compared with."""
+    looks = tmp_path / "health/looks"
+    looks.mkdir(parents=True)
+    for n, owner in enumerate((0, EVE, EVE)):
+        rewritten(looks / f"{n}.json", str(n))
+        os.chown(looks / f"{n}.json", owner, owner)
+    assert [0] == readings.history(str(tmp_path), 1, str(ROOT))
+    kind = Kind(instance="no-ec2", ami="none", ranks=1, hosts=1, versions=())
+    here = Cluster(name="c", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project=str(ROOT))
+    with Reach(here) as reach:
+        assert baseline.add(reach, here, kind, [], {"hbm": 1.0})
+        assert [{"hbm": 1.0}] == baseline.read(reach, here, kind)
+        os.chown(tmp_path / "health/baselines" / kind.file, EVE, EVE)
+        assert [] == baseline.read(reach, here, kind)
+
+
 def test_a_job_of_the_jobs_folder_s_owner_is_not_acted_on(jobs: Path) -> None:
     """Who owns the folder could put another in the place of ours: it is said how root takes it back."""
     os.chown(jobs, EVE, EVE)
@@ -384,6 +460,54 @@ def test_a_lock_s_name_leads_nowhere(jobs: Path, tmp_path: Path) -> None:
     assert time_in(jobs)
     assert not (tmp_path / "cron").exists()
     assert all(0 == p.stat().st_mode & 0o077 for p in locks(jobs) if not p.is_symlink())
+
+
+def test_who_answers_a_byte_at_a_time_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for an answer is for all of it."""
+    monkeypatch.setattr(claim, "_TALK_S", 1.0)
+    name = f"dlami-test-{os.getpid()}-drip"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind("\0" + name)
+        door.listen(1)
+
+        def drip() -> None:
+            caller, _ = door.accept()
+            with contextlib.suppress(OSError):
+                while caller.send(b"["):
+                    time.sleep(0.2)
+
+        threading.Thread(target=drip, daemon=True).start()
+        assert (os.getpid(), None) == (claim.holder(name) or claim.Holder(0, 0))[::2]
+
+
+def test_silent_callers_of_another_user_s_do_not_stop_a_claim_s_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers its own user, whose next attempt would find its hosts taken by itself else."""
+    name = f"dlami-test-{os.getpid()}-mute"
+    monkeypatch.setenv("DLAMI_JOB", name)
+    assert claim.take(claim.Claim("ours", 1, str(tmp_path), 0.0), name).by is None
+    fork = multiprocessing.get_context("fork")
+    here, told = fork.Pipe()
+
+    def mute() -> None:
+        callers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+        for caller in callers:
+            caller.connect("\0" + name)
+        told.send_bytes(b"connected")
+        told.recv_bytes()
+
+    eves = fork.Process(target=lambda: as_user(EVE, mute))
+    eves.start()
+    try:
+        assert here.poll(PATIENCE_S)
+        other = claim.holder(name)
+        assert other is not None and other.claim is not None and "ours" == other.claim.job
+    finally:
+        here.send_bytes(b"end")
+        eves.join()
+        if (last := claim.holder(name)) is not None:
+            os.kill(last.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", ["another user's", "a link", "not sticky"])

@@ -392,8 +392,8 @@ def test_the_last_looks_are_read_oldest_first(tmp_path: Path) -> None:
     looks.mkdir(parents=True)
     for name, text in {"1": "1", "2": "2", "3": "{", "4": "4"}.items():
         (looks / f"{name}.json").write_text(text)
-    assert [2, 4] == readings.history(str(tmp_path), 3)
-    assert [] == readings.history(str(tmp_path / "none"), 3)
+    assert [2, 4] == readings.history(str(tmp_path), 2, str(tmp_path))
+    assert [] == readings.history(str(tmp_path / "none"), 3, "")
 
 
 def test_a_program_s_output_is_what_it_prints() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from cluster.health.onhost.owner import Owners
 from cluster.ssh.onhost.shared_tree import troubles
 from cluster.ssh.onhost.telling_line import telling_line
-from cluster.ssh.onhost.trusted_files import read_file
+from cluster.ssh.onhost.trusted_files import read_file, trusted_users
 
 _CODE = (
     "tasks.py",
@@ -48,15 +48,18 @@ def files(patterns: list[str]) -> dict[str, str]:
     return found
 
 
-def trusted(patterns: list[str]) -> dict[str, str]:
+def trusted(patterns: list[str], program: str = "") -> dict[str, str]:
     """Return the text of every file that matches and that can be trusted, although other users can write there.
 
     Links, pipes and files of a wrong owner are left out.
+
+    Args:
+        program: only files of this user, of root and of this file's owner count.
     """
-    found = {}
+    found, owners = {}, trusted_users(program if os.path.exists(program) else os.sep) if program else None
     for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
         with contextlib.suppress(OSError):
-            found[path] = read_file(path).decode(errors="replace")
+            found[path] = read_file(path, owners=owners).decode(errors="replace")
     return found
 
 
@@ -269,16 +272,20 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def history(shared: str, most: int) -> list[Any]:
-    """Return the last checks of this cluster, oldest first. Records that cannot be read are skipped."""
-    found = []
-    newest = sorted(glob.glob(f"{glob.escape(shared)}/health/looks/*.json"))[-most:]
-    for text in trusted([glob.escape(path) for path in newest]).values():
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            continue
-    return found
+def history(shared: str, most: int, program: str) -> list[Any]:
+    """Return the last checks of this cluster, oldest first. Records that cannot be read are skipped.
+
+    Args:
+        program: checks of this user, of root and of this file's owner count.
+    """
+    found: list[Any] = []
+    owners = trusted_users(program if os.path.exists(program) else os.sep)
+    paths = sorted(glob.glob(f"{glob.escape(shared)}/health/looks/*.json"))
+    for path in reversed(paths):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            if os.lstat(path).st_uid in owners and len(found) < most:
+                found.append(json.loads(read_file(path, owners=owners)))
+    return found[::-1]
 
 
 READINGS: dict[str, Any] = {

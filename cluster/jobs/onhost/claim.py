@@ -115,7 +115,7 @@ def held(name: str, besides: str = "") -> list[dict[str, Any]]:
     besides: a job that may hold it; it does not count.
     """
     others = [h for h in holders(name) if not is_stale(h)]
-    return [described(h) for h in others if not (besides and h.claim and h.claim.job == besides)]
+    return [described(h) for h in others if not (besides and h.is_ours and h.claim and h.claim.job == besides)]
 
 
 def take(claim: Claim, name: str) -> Taken:
@@ -289,7 +289,7 @@ def _hold(doors: list[socket.socket], claim: Claim) -> NoReturn:
             with caller:
                 caller.settimeout(_TALK_S)
                 _, uid = _peer(caller)
-                word = caller.recv(16)
+                word = caller.recv(16) if uid in (os.getuid(), 0) else b""  # no other user makes this process wait
                 if uid == os.getuid() and word.startswith(b"renew "):
                     attempt.renew(int(word.split()[1]))
                 answer = {**claim._asdict(), "attempt": attempt.number, "age_s": attempt.age_s}
@@ -335,9 +335,10 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _all_of(connection: socket.socket) -> bytes:
-    words = b""
+    words, until = b"", time.monotonic() + _TALK_S  # for all of it: another user's process may send a byte at a time
     while len(words) < _WORDS_BYTES and (more := connection.recv(_WORDS_BYTES)):
         words += more
+        connection.settimeout(max(0.001, until - time.monotonic()))
     return words
 
 

@@ -9,6 +9,7 @@ import errno
 import os
 import pwd
 import stat
+from collections.abc import Collection
 
 MOST_BYTES = 4 << 20  # of a record; a log is read by parts
 _NOT_STICKY = "can be written by everybody and has no sticky bit"
@@ -29,6 +30,14 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def trusted_users(program: str | os.PathLike[str]) -> frozenset[int]:
+    """Return the users whose records count for this user: himself, root, and the owner of the program that he runs.
+
+    program: its file or folder.
+    """
+    return frozenset((0, os.geteuid(), os.lstat(program).st_uid))
 
 
 def folder_owner(path: str | os.PathLike[str]) -> int:
@@ -102,12 +111,21 @@ def check_file(
         raise Untrusted(path, "has a second name elsewhere (a hard link)")
 
 
-def read_file(path: str | os.PathLike[str], *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
+def read_file(
+    path: str | os.PathLike[str],
+    *,
+    owner: int | None = None,
+    owners: Collection[int] | None = None,
+    most: int = MOST_BYTES,
+) -> bytes:
     """Read a whole file, opened by `open_file`.
 
-    Raises Untrusted if it is larger than `most`, OSError if it cannot be read.
+    Raises Untrusted if it is larger than `most` or not of one of `owners`, OSError if it cannot be read.
     """
     handle = open_file(path, owner=owner)
+    if owners is not None and (uid := os.fstat(handle).st_uid) not in owners:
+        os.close(handle)
+        raise Untrusted(path, f"belongs to {user_name(uid)}")
     parts, left = [], most + 1
     with os.fdopen(handle, "rb", buffering=0) as file:
         while left and (part := file.read(min(left, 1 << 16))):
