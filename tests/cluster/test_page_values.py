@@ -29,6 +29,7 @@ from cluster.jobpage.rank_map import LEVELS, RankBuckets, RankMap, _shares, leve
 from cluster.jobpage.sections import outcome, scores
 from cluster.jobpage.settings import flags_of, outcomes
 from cluster.jobpage.slow_ranks import clock
+from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
 from tests.cluster.made_job import PNG, made_job
 
@@ -461,12 +462,12 @@ def test_of_a_difference_and_a_log_a_part_is_shown(tmp_path: Path) -> None:
     file.write_bytes(b"x" * 40_003)
     assert ("x" * 40_000, 3) == facts._difference(file)
     file.write_text("\n".join(["y" * 400, "y" * 401, *map(str, range(18))]))
-    assert ("y" * 400, "y" * 400 + "…", *map(str, range(18))) == facts._tail(file)
+    assert ("y" * 400, "y" * 400 + "…", *map(str, range(18))) == facts._tail(JobPaths(tmp_path), file)
     file.write_text("\n".join(map(str, range(30))))
-    assert tuple(map(str, range(10, 30))) == facts._tail(file)
+    assert tuple(map(str, range(10, 30))) == facts._tail(JobPaths(tmp_path), file)
     file.write_text("z" * (64 << 10) + "\nend\n")
-    assert ("z" * 400 + "…", "end") == facts._tail(file)
-    assert (("", 0), ()) == (facts._difference(tmp_path / "none"), facts._tail(tmp_path / "none"))
+    assert ("z" * 400 + "…", "end") == facts._tail(JobPaths(tmp_path), file)
+    assert (("", 0), ()) == (facts._difference(tmp_path / "none"), facts._tail(JobPaths(tmp_path), tmp_path / "none"))
 
 
 def test_small_pictures_are_shown_by_name(tmp_path: Path) -> None:

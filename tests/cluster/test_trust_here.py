@@ -477,7 +477,18 @@ def test_who_answers_a_byte_at_a_time_is_named_all_the_same(monkeypatch: pytest.
                     time.sleep(0.2)
 
         threading.Thread(target=drip, daemon=True).start()
-        assert (os.getpid(), None) == (claim.holder(name) or claim.Holder(0, 0))[::2]
+        (found,) = claim.holders(name)
+        assert (os.getpid(), None) == (found.pid, found.claim)
+
+
+def test_a_claim_that_nobody_can_connect_to_is_not_called_root_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever binds the name and does not listen is not known by name."""
+    monkeypatch.setattr(claim, "WAIT_S", 0.1)
+    name = f"dlami-test-{os.getpid()}-deaf"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind("\0" + name)
+        other = claim.take(claim.Claim("ours", 1, "/none", 0.0), name).by
+    assert other is not None and "unknown" == claim.described(other)["user"]
 
 
 def test_silent_callers_of_another_user_s_do_not_stop_a_claim_s_process(
@@ -568,7 +579,7 @@ READ_AS_THEY_ARE = {
     "jobs/holder.py": {"say", "say_in_console"},
     "jobs/launcher.py": {"_started"},
     "jobs/lock.py": {"_own", "_opened"},
-    "jobs/onhost/claim.py": {"_leave_behind"},
+    "jobs/onhost/claim.py": {"_bound_slots", "_leave_behind"},
     "jobs/process.py": {"boot_id", "booted", "_stat"},
     "jobs/stop.py": {"_own_supervisors", "_is_supervisor"},
     "jobs/submit.py": {"_start_supervisor"},

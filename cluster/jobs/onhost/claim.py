@@ -30,6 +30,8 @@ YOUNG_S = 20.0  # a younger claim may not have all its hosts yet, and gives way 
 LOOK_S = 30.0  # interval at which a holder reads its job's record
 SETTLED_S = 300.0  # after this an attempt with claims has its record written
 _TALK_S = 5.0
+_NOBODY = -1  # a process that lets nobody connect is not named by the kernel
+_LEAST_S = 0.05  # for one more answer once that is over
 _PAUSE_S = 0.05
 _DOOR_S = 3.0  # wait for another claim on this host to be decided; without it, too, no slot is given to two
 _WORDS_BYTES = 65536
@@ -94,10 +96,11 @@ def described(other: Holder) -> dict[str, Any]:
 
 
 def holders(name: str) -> list[Holder]:
-    """Return the processes that hold this host or slots of it now."""
+    """Return the processes that hold this host or slots of it now. They have _TALK_S for their answers together."""
     found: dict[int, Holder] = {}
+    until = time.monotonic() + _TALK_S
     for slot in sorted(_bound_slots(name)):
-        if other := _ask(_socket_name(name, slot), "who", found):
+        if other := _ask(_socket_name(name, slot), "who", found, until - time.monotonic()):
             known = found.get(other.pid, other)
             slots = known.slots if slot == _WHOLE else (*known.slots, slot)
             found[other.pid] = known._replace(slots=slots)
@@ -140,7 +143,7 @@ def take(claim: Claim, name: str) -> Taken:
         elif others and not any(_gives_way(h, claim) for h in others):
             return Taken(by=others[0])
         if time.monotonic() > deadline:
-            return Taken(by=next(iter(others), Holder(pid=0, uid=0)))
+            return Taken(by=next(iter(others), Holder(pid=0, uid=_NOBODY)))
         time.sleep(_PAUSE_S)
 
 
@@ -222,7 +225,7 @@ def _gives_way(other: Holder, claim: Claim) -> bool:
     return theirs is not None and other.age_s < YOUNG_S and claim.precedence < theirs.precedence
 
 
-def _ask(name: str, word: str, known: dict[int, Holder] | None = None) -> Holder | None:
+def _ask(name: str, word: str, known: dict[int, Holder] | None = None, patience_s: float = _TALK_S) -> Holder | None:
     """Send a word to the process that holds this socket and return its answer.
 
     Return None if there is none or it just ended.
@@ -230,7 +233,8 @@ def _ask(name: str, word: str, known: dict[int, Holder] | None = None) -> Holder
     known: processes that have answered; they are not asked again.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        caller.settimeout(_TALK_S)
+        until = time.monotonic() + max(_LEAST_S, patience_s)
+        caller.settimeout(max(_LEAST_S, patience_s))
         try:
             caller.connect("\0" + name)
         except OSError:
@@ -241,7 +245,7 @@ def _ask(name: str, word: str, known: dict[int, Holder] | None = None) -> Holder
         try:
             caller.sendall(word.encode())
             caller.shutdown(socket.SHUT_WR)
-            if not (words := _all_of(caller)):
+            if not (words := _all_of(caller, until)):
                 return None
             said = json.loads(words)
             claim = Claim(str(said["job"]), int(said["attempt"]), str(said["folder"]), float(said["since"]))
@@ -334,8 +338,9 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _all_of(connection: socket.socket) -> bytes:
-    words, until = b"", time.monotonic() + _TALK_S  # for all of it: another user's process may send a byte at a time
+def _all_of(connection: socket.socket, until: float) -> bytes:
+    """Return all that is received until then. Another user's process may send a byte at a time."""
+    words = b""
     while len(words) < _WORDS_BYTES and (more := connection.recv(_WORDS_BYTES)):
         words += more
         connection.settimeout(max(0.001, until - time.monotonic()))
@@ -343,6 +348,8 @@ def _all_of(connection: socket.socket) -> bytes:
 
 
 def _user(uid: int) -> str:
+    if uid == _NOBODY:
+        return "unknown"
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
