@@ -66,7 +66,7 @@ class Plan:
                 f"{counted(d.instance.gpus, 'GPU')}, {counted(d.instance.slots, 'slot')} and {efa_text}",
                 *([f"tries     {self.order}"] if len(self.choices) > 1 else []),
                 f"image     {d.ami}",
-                f"trains    with {' or '.join(frameworks.trains_with(d.instance.name))}",
+                f"trains    with {' or '.join(frameworks.trains_with(d.instance.name)) or 'none of our frameworks'}",
                 *([f"speed     {speed}"] if (speed := speed_of(d.instance.name, self.hosts)) else []),
                 f"network   {file.network.vpc or 'new VPC ' + d.vpc_cidr}; {door}",
                 f"storage   EFS {file.storage.efs or 'new, kept when the stack goes'} at {file.shared}{fsx}",

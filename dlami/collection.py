@@ -52,7 +52,8 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
 
 @command
 def docs(c: Context) -> None:
-    """Write docs/tasks.md from the tasks."""
+    """Write docs/tasks.md from the tasks, and the table of instance types in docs/stack.md."""
+    from cfn.frameworks import in_page
     from cluster.files import write_atomically
     from cluster.inventory import ROOT
     from cluster.taskpage import page
@@ -60,6 +61,8 @@ def docs(c: Context) -> None:
     if not (ROOT / "docs").is_dir():
         raise ConfigError("the docs are not part of an installed dlami-cluster: run this in a checkout of it")
     write_atomically(ROOT / "docs/tasks.md", page(ns))
+    stack_page = ROOT / "docs/stack.md"
+    write_atomically(stack_page, in_page(stack_page.read_text()))
 
 
 # fmt: off

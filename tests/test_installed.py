@@ -62,11 +62,11 @@ def test_nothing_of_it_is_the_checkout_s(installed: Any, dlami: Any) -> None:
     """What it imports and reads was installed."""
     code = (
         "from pathlib import Path; import cfn, cluster, dlami, trainer, cluster.files as f; from cfn.template import firstboot;"
-        "from cluster.health import instance; from cluster.ssh.program import program;"
+        "from cluster.clusterfile.instance_types import known_types; from cluster.ssh.program import program;"
         "print(*[m.__path__[0] for m in (cfn, cluster, dlami, trainer)], f.shipped('requirements.lock'),"
         " firstboot.SCRIPT, f.shipped('scripts/install.sh'), f.shipped('scripts/lab-host.sh'), sep='\\n');"
         "assert firstboot.body() and f.shipped('requirements.lock').read_text();"
-        "assert Path(instance.__file__).with_name('instances.json').exists();"
+        "assert known_types();"
         "assert program('cluster.kill.onhost.leftovers').stdin"
     )
     done = subprocess.run(

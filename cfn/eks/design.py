@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from cfn.template.design import TAG, Design
 from cluster.clusterfile.checks import FieldError, network_of
+from cluster.clusterfile.instance_types import hardware_of
 from cluster.clusterfile.model import ClusterFile, Guard, Master
-from cluster.health.instance import instance_of
 
 SUFFIX = "-eks"
 KEY_PENDING_DAYS = 7  # the minimum that KMS allows
@@ -43,7 +43,7 @@ class EksDesign(Design):
 
     @property
     def has_local_disks(self) -> bool:
-        known = instance_of(self.instance.name)
+        known = hardware_of(self.instance.name)
         return known is not None and known.nvme
 
     def subnet_tags(self, name: str) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from cluster.clusterfile.instance_types import hardware_of, known_types
 from cluster.errors import ConfigError
-from cluster.health.instance import instance_of, known_types
 
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
@@ -68,15 +68,15 @@ class Machine:
 
 def machine(name: str) -> Machine:
     """Return an EC2 instance type by name. Raises ConfigError if its GPUs are not known."""
-    found = instance_of(name)
+    found = hardware_of(name)
     if found is None or found.gpu not in GPUS:
         raise ConfigError(f"nothing is known of the GPUs of {name!r}: name a type like p4d.24xlarge, g5.12xlarge")
     return Machine(
         name=name,
         gpu=found.gpu,
         gpus=found.gpus,
-        vcpus=_vcpus(name),
-        gbit=found.card_gbit * max(1, found.efa),
+        vcpus=found.vcpus,
+        gbit=found.gbit,
         efa=found.efa > 0,
     )
 
@@ -84,14 +84,3 @@ def machine(name: str) -> Machine:
 def machines_with(gpu: str) -> list[Machine]:
     """Return all EC2 instance types with GPUs of this name."""
     return [machine(name) for name, instance in known_types().items() if instance.gpu == gpu]
-
-
-def _vcpus(name: str) -> int:
-    """Return the number of vCPUs, derived from the size in the type's name: 4 for each "xlarge".
-
-    A metal type has as many as the largest of its family.
-    """
-    size = name.rsplit(".", 1)[1]
-    if size == "metal":
-        return 64 if name.startswith("g5g") else 96
-    return 4 * int(size.removesuffix("xlarge") or 1)

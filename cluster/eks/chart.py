@@ -11,12 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cluster.clusterfile.instance_types import Hardware
 from cluster.clusterfile.model import ClusterFile, EksSettings, Storage
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document, text
 from cluster.eks.plugins import efa_image
 from cluster.eks.render import NOUNS, rendered
-from cluster.health.instance import Instance
 
 _CIDR = "192.0.2.1/32"
 _LUSTRE = '{{ (split ":" .Values.eks.fsx)._0 }}'
@@ -170,7 +170,7 @@ def _line(line: str) -> str:
 
 def _marked_cluster(*, allow_cidrs: bool, fsx: bool, local: bool, gpu: bool, efa: bool) -> EksCluster:
     """Return a cluster whose values are all placeholders, with the chosen optional parts."""
-    cards = Instance(gpu="", gpus=int(gpu), efa=int(efa), card_gbit=1, nvme=False, nvswitch=False)
+    cards = Hardware(gpu="", gpus=int(gpu), vcpus=1, efa=int(efa), card_gbit=1, nvme=False, nvswitch=False)
     settings = EksSettings(
         namespace="zzspace",
         image="zzregistry/zz:1",

@@ -7,9 +7,9 @@ from typing import Any
 
 from cluster.clusterfile import reader
 from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.instance_types import Hardware, hardware_of
 from cluster.clusterfile.model import ClusterFile, EksSettings
 from cluster.errors import ConfigError
-from cluster.health.instance import Instance, instance_of
 from cluster.locate import existing_folder
 
 
@@ -21,7 +21,7 @@ class EksCluster:
     folder: Path
     instance_type: str
     """The nodes' type. If the file names several, the first, until the stack's outputs name the actual one."""
-    instance: Instance | None
+    instance: Hardware | None
     """The type's GPUs and cards; None for a type without GPUs that is not in our table."""
     other_types: tuple[str, ...] = ()
     """The file's further types, until the nodes' actual type is known."""
@@ -125,12 +125,12 @@ def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
     return EksCluster(file=file, folder=folder, instance_type=kind, instance=_instance(kind), other_types=tuple(others))
 
 
-def _instance(kind: str) -> Instance | None:
+def _instance(kind: str) -> Hardware | None:
     """Return what is known of an instance type; None for a type without GPUs that we do not know.
 
     Raises FieldError for an unknown type whose name says that it has GPUs.
     """
-    known = instance_of(kind)
+    known = hardware_of(kind)
     if known is None and kind[:1] in ("p", "g"):
         raise FieldError("nodes.instance_type", f"{kind!r} is not in our table of GPU instances", "choose another type")
     return known

@@ -4,7 +4,7 @@ import xml.etree.ElementTree
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.health.instance import Instance
+from cluster.clusterfile.instance_types import Hardware
 from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.hosts import Host
 from cluster.ssh.onhost.telling_line import telling_line
@@ -29,7 +29,7 @@ class About:
 
     host: Host
     shared: str = "/shared"
-    instance: Instance | None = None  # None: not EC2, or a type we do not know
+    instance: Hardware | None = None  # None: not EC2, or a type we do not know
     gpus_on_bus: int = 0  # GPUs that the PCI bus has
     efas_on_bus: int | None = None  # EFA cards that the PCI bus has; None: not known
     has_no_gpus: bool = False  # neither its EC2 type nor its PCI bus has any

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from cluster.clusterfile.instance_types import hardware_of
 from cluster.health import checks, compare, fabric, gpu, history, lanes, questions, routes
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.failed_before import failed_before, memory_of
-from cluster.health.instance import instance_of
 from cluster.health.questions import Answers, put_questions, texts, value
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, unknown
@@ -84,7 +84,7 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
     about = About(
         host=host,
         shared=cluster.shared,
-        instance=instance_of(name),
+        instance=hardware_of(name),
         gpus_on_bus=bus.get("gpus", 0),
         efas_on_bus=bus.get("efas"),
         has_no_gpus=bus.get("gpus") == 0 and bool(name) and name[0] not in _GPU_FAMILIES,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cluster.clusterfile.instance_types import hardware_of
 from cluster.health import baseline, questions, routes
-from cluster.health.instance import instance_of
 from cluster.health.look import look_at_hosts
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
 from cluster.health.questions import Answers, Question, put_questions, texts, value
@@ -130,7 +130,7 @@ def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
     """Return the lowest line rate of any host, from its instance type or its card, None if unknown."""
     rates = []
     for answers in hardware.values():
-        if known := instance_of(value(answers.get("instance"), {}).get("instance-type")):
+        if known := hardware_of(value(answers.get("instance"), {}).get("instance-type")):
             rates.append(known.card_gbit)
             continue
         speeds = [
@@ -146,7 +146,7 @@ def _reduce(
     """Measure all-reduce by size and compare it with the baseline. Return lines to print and problems of all hosts."""
     first = hardware.get(next((h for h in hosts if h.slots > 0), cluster.master), {})
     nccl = first["nccl-tests"].out.strip() if "nccl-tests" in first and first["nccl-tests"].status == "ok" else ""
-    has_gpus = instance_of(value(first.get("instance"), {}).get("instance-type")) is not None
+    has_gpus = hardware_of(value(first.get("instance"), {}).get("instance-type")) is not None
     words = (
         [nccl, "-b", "4096", "-e", "256M", "-f", "8", "-g", "1"]
         if nccl and has_gpus

@@ -15,7 +15,7 @@ from cfn.estimate.published import FIGURES, Figure, median_error, median_error_e
 from cfn.estimate.reduction import CYCLE_S, Gradient, all_reduce_s, in_turn
 from cfn.estimate.step import Step, Training, step
 from cfn.estimate.whole import Work, bend, estimate
-from cluster.health.instance import known_types
+from cluster.clusterfile.instance_types import known_types
 
 STORED = Path(__file__).parent / "golden/estimates.txt"
 

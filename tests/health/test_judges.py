@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cluster.clusterfile.instance_types import known_types
 from cluster.health import checks, fabric, gpu, smi, xid
 from cluster.health.check import About, Answer, finding_on
-from cluster.health.instance import known_types
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
 from cluster.health.verdict import Unreadable, Verdict

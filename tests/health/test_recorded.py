@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.clusterfile.instance_types import hardware_of
 from cluster.health import checks, compare, deep, fabric, gpu, pairing, places, questions, strays, system
 from cluster.health.check import About, Answer, Check, finding_on
-from cluster.health.instance import instance_of
 from cluster.health.look import LIMITS, about_host
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
@@ -73,7 +73,7 @@ def judged(case: Case, answer: Answer) -> tuple[Verdict, list[str]]:
     fields, _ = read(case.path)
     about = About(
         host=Host(rank=0, address="10.0.0.1", slots=int(fields.get("slots", "8"))),
-        instance=None if fields.get("type") == "unknown" else instance_of(fields["instance"]),
+        instance=None if fields.get("type") == "unknown" else hardware_of(fields["instance"]),
         jobs=frozenset(fields.get("jobs", "").split()),
         seen_until_s=float(fields["seen"]) if "seen" in fields else None,
     )
@@ -243,7 +243,7 @@ def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
 def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
     """Silence and noise are never health, and never a traceback."""
     check = CHECKS[name]
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     finding = finding_on(check, {check.question: Answer(status="ok", out=output)}, about)
 
     assert Verdict.UNKNOWN == finding.verdict
@@ -253,7 +253,7 @@ def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
 @walked("name", sorted({*CHECKS} - {*SILENCE}))
 def test_silence_is_never_health(name: Any) -> None:
     """But of the driver where no GPU has an NVLink."""
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     check = CHECKS[name]
 
     assert Verdict.UNKNOWN == finding_on(check, {check.question: Answer(status="ok")}, about).verdict
@@ -263,7 +263,7 @@ def test_silence_is_never_health(name: Any) -> None:
 def test_no_answer_in_time_is_never_ok(name: Any) -> None:
     """A time-out is unknown, or a finding of its own."""
     check = CHECKS[name]
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     finding = finding_on(check, {check.question: Answer(status="timeout", seconds=6.0)}, about)
 
     assert finding.verdict not in (Verdict.OK, Verdict.NOT_APPLICABLE)
@@ -274,7 +274,7 @@ def test_no_answer_in_time_is_never_ok(name: Any) -> None:
 def test_a_missing_tool_is_not_a_fault(name: Any) -> None:
     """It is not applicable, and where a tool can be had, the check says how."""
     check = CHECKS[name]
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
 
     assert (Verdict.NOT_APPLICABLE, ()) == (
         finding_on(check, {check.question: Answer(status="missing")}, about).verdict,
