@@ -1,20 +1,20 @@
-"""The operator's code to 16 lab hosts whose links carry 200 Mbit/s each way, beside the broadcast of as many bytes.
+"""Code of 2,001 files to jobs on 17 lab hosts, beside an earlier revision, whole `train.run`s in alternating rounds.
 
-2,000 files of 20 kB of text, tracked by git, from this machine to the master's shared folder and to each worker's own
-disk, where a job gets a copy of its own, as `train.run` does it; against `inv copy` of one file of as many bytes from
-this machine, and of the same folder, whole processes in alternating runs. Then the same code, of which nothing has to
-be sent: to the same job, as before its next attempt, and to a new one after that has ended. What is the least that can
-be had is measured, too: a plain tar on all hosts at once, of an archive that they have, all on one machine's disk here.
-As root: it makes a lab of its own.
+`BEFORE=/path/of/the/other/checkout python benchmarks/sync.py`, as root; the other one installed as this one is. The
+files have 20 kB of text each, and every link carries 200 Mbit/s each way. A run starts a job of one rank per host that
+does nothing, and waits for its end. It is measured with new code and with code that is there, on a cluster with a
+shared folder and on one without. The folder that lab hosts share is one of this machine, so a file server's time for
+each file is not in it.
 """
 
 import base64
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -24,64 +24,89 @@ from cluster.inventory import Cluster, load_cluster  # noqa: E402
 from cluster.lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
 from cluster.ssh.fanout import Reach  # noqa: E402
-from cluster.sync.own_disk import keep  # noqa: E402
-from cluster.sync.snapshot import take  # noqa: E402
 
 LAB = "bsync"
-HOSTS, FILES, BYTES, MBIT = 16, 2000, 20_000, 200
-OWN_DISK = "/root/.cache/dlami-cluster/code"
-DELIVER = """\
-import sys
-from pathlib import Path
-from cluster.inventory import load_cluster
-from cluster.ssh.fanout import Reach
-from cluster.sync.deliver import deliver
-from cluster.sync.own_disk import bring
-from cluster.sync.snapshot import take
-cluster = load_cluster()
-with Reach(cluster) as reach:
-    code = deliver(reach, cluster, take(Path.cwd()))
-    bring(reach, cluster, cluster.hosts[1:], code.archive, code.content, sys.argv[1])
-"""
+HOSTS, FILES, BYTES, MBIT = 17, 2001, 20_000, 200
+NOISE = 1.15
+UNSHARED = "/root/unshared"
+CLEAN = f"rm -rf /root/.cache/dlami-cluster/code/* {{shared}}/code {{shared}}/jobs {UNSHARED}; mkdir -p {UNSHARED}"
 
 
-def main(times: int = 5) -> None:
-    """Measure, alternating, and write results/sync.json."""
-    lab = labs.up(LAB, HOSTS + 1, 1)
+def main(times: int = 3) -> None:
+    """Measure both revisions, alternating, and write results/sync.json."""
+    before = Path(os.environ.get("BEFORE", ""))
+    if not (before / ".venv/bin/python").exists():
+        raise SystemExit("set BEFORE to the folder of another checkout that is installed")
+    folders = {"now": ROOT, f"before ({revision(before)})": before}
+    rows: list[dict[str, Any]] = []
+    lab = labs.up(LAB, HOSTS, 1)
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        write_code(folder / "code")
-        (folder / "file").write_bytes(os.urandom(FILES * BYTES))
+        write_code(Path(made) / "code")
         try:
             cluster = load_cluster(f"lab:{LAB}")
             with Reach(cluster) as reach:
-                reach.run(cluster.hosts, "true").check()
                 for host in lab.hosts:
                     labs.slow(lab, host, mbit=MBIT, delay_ms=None)
-                candidates = {
-                    "inv copy": lambda: broadcast(reach, cluster, folder / "file"),
-                    "code": lambda: code(reach, cluster, folder / "code", "first", is_new=True),
-                    "again": lambda: code(reach, cluster, folder / "code", "first", is_new=False),
-                    "job": lambda: code_of_next_job(reach, cluster, folder / "code"),
-                    "tar": lambda: tar(reach, cluster, lab.shared, folder / "code"),
-                    "folder": lambda: broadcast(reach, cluster, folder / "code"),
-                }
-                runs = rounds.rounds(candidates, times) | {"1 s": [1.0]}
+                for where in ("a shared folder", "no shared folder"):
+                    rows += compared(reach, cluster, Path(made), folders, where, times)
         finally:
             connections.disconnect()
             labs.down(LAB)
-    what = f"{HOSTS} hosts: code of {FILES:,} files of {BYTES // 1000} kB"
-    rounds.write(
-        "sync",
-        [
-            rounds.row(runs, "inv copy", label=f"{HOSTS} hosts: inv copy, one file of {FILES * BYTES // 10**6} MB"),
-            rounds.row(runs, "code", "inv copy", 1.3, label=what),
-            rounds.row(runs, "again", "1 s", 1.0, label=f"{what}, nothing changed, a job that has it"),
-            rounds.row(runs, "job", "1 s", 1.0, label=f"{what}, nothing changed, a new job"),
-            rounds.row(runs, "tar", "inv copy", label=f"{what}: tar -x of an archive that is there"),
-            rounds.row(runs, "folder", "inv copy", label=f"{what}: inv copy of the folder"),
-        ],
-    )
+    rounds.write("sync", rows)
+
+
+def compared(
+    reach: Reach, cluster: Cluster, made: Path, folders: dict[str, Path], where: str, times: int
+) -> list[dict[str, Any]]:
+    """Rows of a cluster with or without a shared folder: a first job with new code, and a second one with the same."""
+    seconds: dict[str, rounds.Runs] = {"new code": {}, "the same code again": {}}
+    sent: dict[str, list[float]] = {what: [] for what in seconds}
+    for _ in range(times):
+        for name, folder in folders.items():
+            reach.run(cluster.hosts, CLEAN.format(shared=cluster.shared)).check()
+            settings = cluster_of(cluster, folder, made / f"{folder.name}-{where}", is_shared=where[0] == "a")
+            for what, runs in seconds.items():
+                took, said = job(folder, settings, made / "code")
+                runs.setdefault(name, []).append(took)
+                if name == "now":
+                    sent[what].append(megabytes(said))
+    label = f"{HOSTS} hosts, {where}, {FILES:,} files of {BYTES // 1000} kB"
+    now, other = folders
+    return [
+        *(rounds.row(runs, now, other, NOISE, label=f"{label}: a job of {what}") for what, runs in seconds.items()),
+        *(rounds.row({now: sent[what]}, now, label=f"{label}: sent for {what}", unit="MB") for what in seconds),
+    ]
+
+
+def cluster_of(cluster: Cluster, checkout: Path, folder: Path, *, is_shared: bool) -> Path:
+    """The lab's cluster with this checkout as its project, in a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    for path in cluster.folder.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    text = re.sub(r"(?m)^project = .*$", f'project = "{checkout}"', (folder / "cluster.toml").read_text())
+    if not is_shared:
+        text = 'shared_by = "master"\n' + re.sub(r"(?m)^shared = .*$", f'shared = "{UNSHARED}"', text)
+    (folder / "cluster.toml").write_text(text)
+    return folder
+
+
+def job(checkout: Path, settings: Path, code: Path) -> tuple[float, str]:
+    """Seconds of a job that does nothing, from the command to its end, and what the command said."""
+    words = [str(checkout / ".venv/bin/python"), "-m", "dlami.program", "train.run", "--per", "node", "--no-heal"]
+    environment = {**os.environ, "CLUSTER": str(settings), "PYTHONPATH": str(checkout)}
+    with tempfile.TemporaryFile("w+") as said:
+        script = 'said=$1; shift; exec "$@" >&"$said" 2>&1'
+        shell = ["bash", "-c", script, "bash", str(said.fileno()), *words, "--unchecked", "--", "true"]
+        took = rounds.seconds_of(shell, cwd=code, env=environment, pass_fds=(said.fileno(),))
+        said.seek(0)
+        return took, said.read()
+
+
+def megabytes(said: str) -> float:
+    """How much of the code was sent to the master, by the command's own words."""
+    found = re.search(r"^code: ([\d,]+) bytes sent$", said, re.MULTILINE)
+    return int(found[1].replace(",", "")) / 1e6 if found else 0.0
 
 
 def write_code(folder: Path) -> None:
@@ -96,41 +121,10 @@ def write_code(folder: Path) -> None:
         subprocess.run([*git, *words], cwd=folder, check=True)
 
 
-def broadcast(reach: Reach, cluster: Cluster, file: Path) -> float:
-    """Seconds of `inv copy` of a file or folder that no host has."""
-    words = [sys.executable, "-m", "dlami.program", "copy", str(file), "/root/copy", "--hosts", "@workers"]
-    seconds = rounds.seconds_of(words, cwd="/", env=environment())
-    reach.run(cluster.hosts, "rm -r /root/copy").check()  # before it is written to the disk that all of them share
-    return seconds
-
-
-def code(reach: Reach, cluster: Cluster, folder: Path, job: str, *, is_new: bool) -> float:
-    """Seconds of the code's delivery to a job."""
-    if is_new:
-        reach.run(cluster.hosts, f"rm -rf {OWN_DISK} {cluster.shared}/code").check()
-    return rounds.seconds_of([sys.executable, "-c", DELIVER, job], cwd=folder, env=environment())
-
-
-def code_of_next_job(reach: Reach, cluster: Cluster, folder: Path) -> float:
-    """Seconds of its delivery to another job once the first one has ended."""
-    keep(reach, cluster.hosts[1:], take(folder).content, "first")
-    return code(reach, cluster, folder, "second", is_new=False)
-
-
-def tar(reach: Reach, cluster: Cluster, shared: Path, folder: Path) -> float:
-    """Seconds of unpacking an archive of it on all workers at once."""
-    subprocess.run(["tar", "-c", "--exclude=.git", "-f", shared / "code.tar", "."], cwd=folder, check=True)
-    reach.run(cluster.hosts[1:], f"mkdir -p /root/tar && cp {cluster.shared}/code.tar /root/tar").check()
-    began = time.perf_counter()
-    reach.run(cluster.hosts[1:], "cd /root/tar && tar -xf code.tar").check()
-    seconds = time.perf_counter() - began
-    reach.run(cluster.hosts[1:], "rm -r /root/tar").check()
-    return seconds
-
-
-def environment() -> dict[str, str]:
-    """An operator's, in whatever folder."""
-    return {**os.environ, "CLUSTER": f"lab:{LAB}", "PYTHONPATH": str(ROOT)}
+def revision(folder: Path) -> str:
+    """The short name of a checkout's commit."""
+    words = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def train_matrix(
             )
         left = run.left()
         is_sent = snapshot and any(not cell.trainer for cell in left)
-        folder = delivered(cluster, snapshot).folder if snapshot and is_sent else str(Path.cwd())
+        folder = delivered(cluster, snapshot, is_read=True) if snapshot and is_sent else str(Path.cwd())
         planned = {c.digest: _planned(cluster, jobs, matrix, c, hosts, snapshot, folder) for c in left}
         try:
             state = run.see_through(planned)

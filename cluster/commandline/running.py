@@ -87,7 +87,6 @@ def program_asked_for(
         workdir="" if snapshot else str(Path.cwd()),
         code=snapshot.digest if snapshot else "",
         below=snapshot.below if snapshot else "",
-        own_disk=snapshot.content if snapshot and snapshot.is_large else "",
         packages=packages,
         recipe=recipe_of(packages) if packages else None,
     )

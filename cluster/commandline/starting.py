@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from invoke import Exit
 
@@ -343,15 +344,19 @@ def start(
     Its id then; "" if it was not to be started.
     """
     from cluster.jobs.client import queued
+    from cluster.jobs.plan import working_directory
     from cluster.jobs.program import Program
+    from cluster.jobs.record import JobPaths
     from cluster.launch.mpirun import shown
 
-    job, code, is_program = jobs.plan(training, resume=resume), Code(), isinstance(training.what, Program)
+    job, is_program = jobs.plan(training, resume=resume), isinstance(training.what, Program)
     if is_program:
         if not (options.dry_run or options.queue):
             refuse_hosts_in_use(cluster, jobs, job)  # before anything is sent or built
-        code = code if options.dry_run else code_on_master(cluster, training, resume, snapshot)
-        training = prepared(cluster, training, options, code.folder)
+        is_read, folder = not options.unchecked, ""
+        if not options.dry_run:
+            folder = code_on_master(cluster, training, resume, snapshot, is_read=is_read)
+        training = prepared(cluster, training, options, folder)
         job = jobs.plan(training, resume=resume) if training.packages else job
     if options.dry_run:
         print(shown(job.mpirun))
@@ -362,56 +367,35 @@ def start(
     else:
         if training.packages or not is_program:  # they may have been built for minutes
             refuse_hosts_in_use(cluster, jobs, job)
-        bring_code(cluster, job, code.archive)
     folder = jobs.submit(job)
     print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)
+    print(f"working directory: {working_directory(job, JobPaths(Path(folder)))}", file=sys.stderr)
     if not options.detach:
         raise Exit(code=jobs.logs(job.id, follow=True))
     return job.id
 
 
-class Code(NamedTuple):
-    """A program's code on the master."""
-
-    archive: str = ""  # "": none was taken along
-    folder: str = ""  # where the program can be looked at
-
-
 def code_on_master(
-    cluster: Cluster, training: "Training", resume: "JobView | None", snapshot: "Snapshot | None"
-) -> Code:
-    """The code brought there; of a job that goes on what its first attempt had. Raises ClusterError."""
-    from cluster.ssh.fanout import Reach
-    from cluster.sync.own_disk import bring
+    cluster: Cluster, training: "Training", resume: "JobView | None", snapshot: "Snapshot | None", *, is_read: bool
+) -> str:
+    """Return the folder on the master in which the program can be looked at, once its code is there.
 
+    A job that is resumed keeps its code. is_read: somebody will look at it. Raises ClusterError.
+    """
     if snapshot:
-        return delivered(cluster, snapshot)
-    if not (resume and training.code):
-        return Code(folder=training.workdir)
-    archive, folder = f"{resume.folder}/code.tar", f"{resume.folder}/code"
+        return delivered(cluster, snapshot, is_read=is_read)
     if training.own_disk:
-        with Reach(cluster) as reach:
-            folder = bring(reach, cluster, [cluster.master], archive, training.own_disk, training.own_disk).folder
-    return Code(archive=archive, folder=f"{folder}/{training.below}")
+        return ""
+    return f"{resume.folder}/code/{training.below}" if resume and training.code else training.workdir
 
 
-def delivered(cluster: Cluster, snapshot: "Snapshot") -> Code:
-    """The operator's code on the master, sent there if it was not. Raises ClusterError."""
+def delivered(cluster: Cluster, snapshot: "Snapshot", *, is_read: bool) -> str:
+    """Send the code to the master if it lacks it. Return the folder to look at it, "" unless `is_read`."""
     from cluster.ssh.fanout import Reach
     from cluster.sync.deliver import deliver
-    from cluster.sync.own_disk import bring
 
     with Reach(cluster) as reach:
-        archive = deliver(reach, cluster, snapshot).archive
-        folder = bring(reach, cluster, [cluster.master], archive, snapshot.content, snapshot.content).folder
-    return Code(archive=archive, folder=f"{folder}/{snapshot.below}")
-
-
-def bring_code(cluster: Cluster, job: "Job", archive: str) -> None:
-    """Have large code on the own disks of a job's hosts; of one in the queue its supervisor does. Raises NotBrought."""
-    from cluster.ssh.fanout import Reach
-    from cluster.sync.own_disk import bring
-
-    if job.own_disk:
-        with Reach(cluster) as reach:
-            bring(reach, cluster, job.hosts, archive, job.own_disk, job.id)
+        code = deliver(reach, cluster, snapshot, is_read=is_read)
+    sent = f"{code.sent_bytes:,} bytes sent" if code.sent_bytes else "nothing sent, the master has this code"
+    print(f"code: {sent}", file=sys.stderr)
+    return f"{code.unpacked}/{snapshot.below}" if is_read else ""

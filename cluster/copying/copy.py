@@ -48,7 +48,6 @@ class Transfer:
     excludes: Sequence[str] = ()
     encrypt: bool = False
     delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> paths that may be removed there
-    unpack: str = ""  # folder to unpack a tar archive into as it arrives; DST then holds only the archive
     rows: Sequence[Sequence[Any]] | None = None  # entries listed on the machine that has the source, sent to DST first
     silence_s: float = 10.0  # a host that sends and receives nothing for so long is skipped
     patience_s: float = 10.0  # how long to wait until a host's relay listens
@@ -232,7 +231,6 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
         "patience_s": asked.patience_s,
         "delete": {a: list(x) for a, x in asked.delete.items()},
         "rows": asked.rows,
-        "unpack": asked.unpack,
         "tls": certificate() if asked.encrypt else None,
     }
 

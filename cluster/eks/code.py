@@ -31,7 +31,7 @@ def secret_of(snapshot: Snapshot, job: str, cluster: str, namespace: str) -> Doc
 
     archive = io.BytesIO()
     write_archive(snapshot, archive)
-    about = {"about": {**description(snapshot), "is_large": False}, "rows": snapshot.rows}  # it is small
+    about = {"about": description(snapshot), "rows": snapshot.rows}
     files = {ARCHIVE: archive.getvalue(), ABOUT: json.dumps(about).encode()}
     packed = {name: gzip.compress(data, mtime=0) for name, data in files.items()}
     if (size := sum(map(len, packed.values()))) > MOST_BYTES:
@@ -56,21 +56,21 @@ def secret_name(job: str) -> str:
     return f"{job}-code"
 
 
-def put_into_store(mounted: Path, shared: Path, digest: str) -> None:
-    """Copy the code from a mounted Secret to the shared folder, laid out as `inv train.run` delivers it.
+def put_into_store(mounted: Path, digest: str) -> None:
+    """Copy the code from a mounted Secret to this host's store, as `inv train.run` delivers it.
 
     Raises ClusterError.
     """
     try:
         said: dict[str, Any] = json.loads(gzip.decompress((mounted / ABOUT).read_bytes()))
-        answer = store.answer(str(shared), digest, said["about"], said["rows"])
+        answer = store.answer(digest, said["about"], said["rows"])
         if not answer.get("is_there"):
             part = f"{said['about']['content']}.{secrets.token_hex(4)}.part"
             place = Path(answer["folder"]) / part
             place.touch(mode=0o600, exist_ok=False)
             place.write_bytes(gzip.decompress((mounted / ARCHIVE).read_bytes()))
-            answer = store.answer(str(shared), digest, said["about"], said["rows"], part)
+            answer = store.answer(digest, said["about"], said["rows"], part)
     except (OSError, EOFError, ValueError, KeyError) as e:
-        raise ClusterError(f"the code of this job cannot be kept in {shared}: {e}") from e
+        raise ClusterError(f"the code of this job cannot be kept in {store.FOLDER}: {e}") from e
     if why := answer.get("error"):
         raise ClusterError(f"the code of this job did not arrive: {why}")

@@ -104,7 +104,7 @@ class Launcher:
         """Submit the job, or its next attempt, as `inv train.*` and `inv jobs.resume` do. Raises ClusterError."""
         order, workers = self._order, that_train(cluster.hosts)
         if order.code and not goes_on:
-            put_into_store(Path(CODE_FOLDER), Path(order.shared), order.code.digest)
+            put_into_store(Path(CODE_FOLDER), order.code.digest)
         training = order.training(workers)
         before = None
         if goes_on:

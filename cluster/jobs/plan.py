@@ -2,18 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import Job, JobPaths
+from cluster.jobs.unshared import own_disk_folder
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import SLOTS, JobTags, Launch, command_line, hosts_for, plan_launch
 from cluster.ssh.fanout import Reach
-from cluster.sync.onhost.own_disk import FOLDER
-from cluster.sync.own_disk import NotBrought, bring
 from cluster.terminal import counted
 
 
@@ -54,13 +53,13 @@ def write_hostfiles(job: Job, paths: JobPaths) -> None:
 
 def _started_by_wrapper(job: Job, paths: JobPaths) -> list[str]:
     """Return the command that starts a program's rank: `cluster/launch/onhost/rank.py`, as copied at submission."""
-    wrapper = [job.python, "-IS", str(paths.rank_program), job.workdir or _code_folder(job, paths)]
+    wrapper = [job.python, "-IS", str(paths.rank_program), working_directory(job, paths)]
     return [*wrapper, *job.prefix, *job.command]
 
 
-def _code_folder(job: Job, paths: JobPaths) -> str:
-    """Return the folder of the job's code in which ranks run. A leading ~ is expanded by the ranks."""
-    return str((PurePath(FOLDER, "jobs", job.id) if job.own_disk else paths.code) / job.below)
+def working_directory(job: Job, paths: JobPaths) -> str:
+    """Return the folder in which ranks run: in the job's copy of the code, or the operator's own. They expand a ~."""
+    return job.workdir or str(Path(own_disk_folder(job) if job.own_disk else paths.code) / job.below)
 
 
 def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
@@ -103,12 +102,6 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
     without = {h.address: f"{shared} {f.shared}" for h, f in needed.items() if f.shared != "yes"}
     if silent or without:
         raise HostsUnfit({**silent, **without})
-    if job.own_disk:
-        try:
-            with Reach(cluster) as reach:
-                bring(reach, cluster, used, str(paths.code_archive), job.own_disk, job.id)
-        except NotBrought as e:
-            raise HostsUnfit(e.why) from e
     launch = plan_launch(
         hosts,
         facts,

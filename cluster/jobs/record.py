@@ -90,7 +90,7 @@ class Job:
     slots: Mapping[str, int] = field(default_factory=dict)  # all slots of each host, by address
     code: str = ""  # digest of the delivered code; "": none
     below: str = ""  # folder of the code in which ranks run; "": its top
-    own_disk: str = ""  # digest of the code if ranks run it from their host's disk; "": from the job's folder
+    own_disk: str = ""  # in records of older versions: digest of code that ranks run from their host's disk
     workdir: str = ""  # folder on the hosts where ranks run; "": in the job's copy of the code
     prefix: tuple[str, ...] = ()  # command before the program's, such as a container's
     packages: Wanted | None = None  # source of prefix and variables, used again when hosts join

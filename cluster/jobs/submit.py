@@ -42,7 +42,6 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status, written_status
 from cluster.jobs.sweep import sweep
 from cluster.jobs.taken import holders, hosts_of, queue
-from cluster.jobs.unshared import take_from_hosts
 from cluster.ssh.fanout import RUN_TAG
 from cluster.sync.job_code import put_code
 
@@ -128,9 +127,9 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
             job, hosts = read_job(paths), _hosts_of_all_attempts(paths)
         except DamagedRecord:
             job, hosts = None, hosts_of(paths)
-        take_from_hosts(paths)
         shutil.rmtree(paths.folder)
-    return remove_copies(hosts, paths.folder.name, job.environment if job else {})
+    theirs = str(paths.folder) if job and not job.is_shared else ""
+    return remove_copies(hosts, paths.folder.name, job.environment if job else {}, theirs)
 
 
 def take_up(paths: JobPaths) -> None:
@@ -259,7 +258,7 @@ def _copy_code(paths: JobPaths, job: Job) -> None:
         _copy_lent(paths.lib)
         paths.checkpoints.mkdir(exist_ok=True)
         if job.code and not paths.code_archive.exists():
-            put_code(paths.folder, paths.folder.parent.parent, job.code)
+            put_code(paths.folder, job.code)
     elif not paths.code.exists():
         fresh = paths.folder / ".code"
         shutil.rmtree(fresh, ignore_errors=True)

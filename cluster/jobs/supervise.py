@@ -19,7 +19,6 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.jobs.attempt import Attempt, Outcome, stopped
 from cluster.jobs.cause import Cause
-from cluster.jobs.copies import keep_code
 from cluster.jobs.folder_thread import FolderLog, FolderThread, Unanswered
 from cluster.jobs.growing import Growing
 from cluster.jobs.healing import Healing, NotHealed, Prepared
@@ -308,8 +307,6 @@ class _Supervisor:
             return self.telling.ended(JobState.HEALING, dataclasses.replace(cause, text=text), left)
         if why:
             cause = dataclasses.replace(cause, text=f"{cause.text}; not tried again: {why}")
-        if not left:  # before the end is recorded, because the job may be resumed then
-            keep_code(self.job)
         status = self.telling.ended(outcome.state, cause, left, outcome.exit_code)
         self.telling.is_over(status, cause)
         return status

@@ -20,38 +20,43 @@ from cluster.sync.archive import compressed, is_worth_compressing, write_archive
 from cluster.sync.snapshot import Snapshot
 
 _STORE = "cluster.sync.onhost.store"
-_ANSWER = Limits(total_s=120)  # an idle shared folder may be slow at first, and a large archive is read once more
+_ANSWER = Limits(total_s=300)  # a large archive is read once more, and unpacked
 _SENDING = Limits(total_s=3600)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
-    """Code that is complete on the master's shared folder."""
+    """Code that is complete in the master's store."""
 
     digest: str  # of the snapshot; a job keeps it
     content: str  # of its files alone
     folder: str  # on the master
-    was_there: bool  # nothing had to be sent
+    sent_bytes: int = 0  # over the connection; 0: it was there
 
     @property
     def archive(self) -> str:
         """Return the path of the archive of its files on the master."""
         return f"{self.folder}/{self.content}.tar"
 
+    @property
+    def unpacked(self) -> str:
+        """Return the folder of its files on the master, which is there if `is_read` was asked for."""
+        return f"{self.folder}/{self.content}"
 
-def deliver(reach: Reach, cluster: Cluster, snapshot: Snapshot) -> Delivered:
-    """Bring a snapshot to the master's shared folder, unless it is there. Raises ClusterError, ConfigError.
 
-    An interrupted delivery leaves nothing that could be mistaken for a complete one.
+def deliver(reach: Reach, cluster: Cluster, snapshot: Snapshot, *, is_read: bool = False) -> Delivered:
+    """Bring a snapshot to the master's store, unless it is there. Raises ClusterError, ConfigError.
+
+    An interrupted delivery leaves nothing that could be mistaken for a complete one. is_read: also unpack it there.
     """
-    answer = _ask(reach, cluster, _store(cluster, snapshot))
-    was_there = bool(answer["is_there"])
-    if not was_there:
+    answer = _ask(reach, cluster, _store(snapshot, "", is_read=is_read))
+    sent_bytes = 0
+    if not answer["is_there"]:
         part = f"{snapshot.content}.{secrets.token_hex(4)}.part"
-        _send(reach, cluster, snapshot, f"{answer['folder']}/{part}")
-        answer = _ask(reach, cluster, _store(cluster, snapshot, part))
+        sent_bytes = _send(reach, cluster, snapshot, f"{answer['folder']}/{part}")
+        answer = _ask(reach, cluster, _store(snapshot, part, is_read=is_read))
     return Delivered(
-        digest=snapshot.digest, content=snapshot.content, folder=str(answer["folder"]), was_there=was_there
+        digest=snapshot.digest, content=snapshot.content, folder=str(answer["folder"]), sent_bytes=sent_bytes
     )
 
 
@@ -65,15 +70,14 @@ def description(snapshot: Snapshot) -> dict[str, Any]:
         "below": snapshot.below,
         "files": len(snapshot.files),
         "bytes": snapshot.size,
-        "is_large": snapshot.is_large,
         "untracked": list(snapshot.untracked[:1000]),
         "difference": base64.b64encode(snapshot.difference).decode(),
     }
 
 
-def _store(cluster: Cluster, snapshot: Snapshot, part: str = "") -> Program:
+def _store(snapshot: Snapshot, part: str, *, is_read: bool) -> Program:
     rows = snapshot.rows if part else []
-    return program(_STORE, cluster.shared, snapshot.digest, description(snapshot), rows, part)
+    return program(_STORE, snapshot.digest, description(snapshot), rows, part, is_read)
 
 
 def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
@@ -85,8 +89,8 @@ def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
     return answer
 
 
-def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> None:
-    """Send the archive to a file on the master. The file is removed if it did not arrive completely."""
+def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> int:
+    """Send the archive to a file on the master. Return the bytes sent. The file is removed if it arrived in part."""
     handle, name = tempfile.mkstemp(prefix="code-", dir=scratch.folder())
     path = Path(name)
     try:
@@ -103,6 +107,7 @@ def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> None
         result = reach.run([cluster.master], marked(script), stdin=given, limits=_SENDING)[cluster.master]
         if why := trouble(result):
             raise ClusterError(f"the master {cluster.master}: the code could not be sent: {why}")
+        return given.stat().st_size
     finally:
         for one in (path, Path(f"{name}.gz")):
             one.unlink(missing_ok=True)

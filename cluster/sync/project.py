@@ -17,8 +17,8 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.sync.deliver import deliver
-from cluster.sync.own_disk import NotBrought, bring
 from cluster.sync.snapshot import Snapshot, take, take_all
+from cluster.sync.working_copy import NotBrought, Wanted, provide
 from cluster.terminal import counted
 
 _LIMITS = Limits(total_s=300)
@@ -82,7 +82,7 @@ def sync(cluster: Cluster, which: str | None, *, dry_run: bool, force: bool) -> 
         archive = deliver(reach, cluster, snapshot).archive
         lacking: dict[str, str] = {}
         try:
-            bring(reach, cluster, stale, archive, snapshot.content)
+            provide(reach, cluster, stale, Wanted(archive=archive, content=snapshot.content))
         except NotBrought as e:
             lacking = e.why
         if cluster.master.address in lacking:

@@ -18,9 +18,6 @@ from cluster.sync.onhost.content import FILE, LINK, PROGRAM, Row, digest_of, lin
 from cluster.sync.remembered import Remembered
 from cluster.terminal import counted
 
-LARGE_BYTES, LARGE_FILES = 20_000_000, 2000
-"""Limits above which a snapshot goes to each host's own disk: a shared folder takes milliseconds for every file."""
-
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class File:
@@ -51,11 +48,6 @@ class Snapshot:
     def size(self) -> int:
         """Return the bytes of all files."""
         return sum(f.size for f in self.files)
-
-    @property
-    def is_large(self) -> bool:
-        """Return True if the code is so large that ranks run it from their host's own disk."""
-        return self.size > LARGE_BYTES or len(self.files) > LARGE_FILES
 
     @functools.cached_property
     def rows(self) -> list[Row]:

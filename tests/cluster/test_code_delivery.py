@@ -1,4 +1,4 @@
-"""The operator's own code on its way: to the master, into a job, to each host's own disk; whole or not there."""
+"""The operator's own code on its way: to the master's store, into a job, to each host's; whole or not there."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from cluster.copying.onhost.unpack import Unpacking
 from cluster.errors import ConfigError
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
@@ -28,10 +27,9 @@ from cluster.ssh.fanout import Reach
 from cluster.sync import project
 from cluster.sync.deliver import deliver
 from cluster.sync.job_code import OwnCode, put_code, read_code
-from cluster.sync.onhost import own_disk
-from cluster.sync.onhost.content import digest_of
-from cluster.sync.own_disk import NotBrought, bring, keep
-from cluster.sync.snapshot import LARGE_BYTES, take
+from cluster.sync.onhost import store as onhost_store
+from cluster.sync.snapshot import take
+from cluster.sync.working_copy import NotBrought, Wanted, provide
 from tests.cluster.jobs_here import a_job
 from tests.cluster.test_code_choice import git, written
 from tests.conftest import PATIENCE_S, Inv, wait_for
@@ -56,10 +54,10 @@ def code(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(cluster: Cluster, reach: Reach) -> Iterator[str]:
-    """Where the master keeps code, empty; the hosts' own disks have none either."""
-    clean = f"rm -rf {cluster.shared}/code {OWN}/*"
+    """Where each host keeps code, empty."""
+    clean = f"rm -rf {OWN}/*"
     reach.run(cluster.hosts, clean).check()
-    yield f"{cluster.shared}/code/root"
+    yield OWN
     reach.run(cluster.hosts, clean).check()
 
 
@@ -76,7 +74,7 @@ def test_it_arrives_whole_and_is_reused(reach: Reach, cluster: Cluster, code: Pa
     (code / "lib/text").write_text("two\n")
     changed = deliver(reach, cluster, take(code))
 
-    assert [False, True, False] == [one.was_there for one in (first, again, changed)]
+    assert [True, False, True] == [one.sent_bytes > 0 for one in (first, again, changed)]
     assert first.archive == again.archive != changed.archive
     assert sorted(
         [f"{first.content}.tar", f"{first.digest}.json", f"{changed.content}.tar", f"{changed.digest}.json"]
@@ -86,17 +84,19 @@ def test_it_arrives_whole_and_is_reused(reach: Reach, cluster: Cluster, code: Pa
 
 
 def test_a_job_has_it_as_it_was_sent(
-    lab: Lab, reach: Reach, cluster: Cluster, code: Path, store: Any, tmp_path: Path
+    lab: Lab, reach: Reach, cluster: Cluster, code: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes, what they come from and how they differ, in the job's folder; whatever becomes of the delivery."""
+    of_master = lab.host_folder(lab.hosts[0]) / f"upper{OWN}"
+    monkeypatch.setattr(onhost_store, "FOLDER", str(of_master))
     (code / "lib/text").write_text("two\n")
     (code / "mine").write_text("")
     snapshot = take(code / "work")
     deliver(reach, cluster, snapshot)
     job = tmp_path / "job"
     job.mkdir()
-    put_code(job, lab.shared, snapshot.digest)
-    reach.run([cluster.master], f"rm -r {store}").check()
+    put_code(job, snapshot.digest)
+    reach.run([cluster.master], f"rm -r {store}/*").check()
 
     about = json.loads((job / "code.json").read_text())
     assert (snapshot.digest, snapshot.revision, "work", ["mine"]) == (
@@ -116,7 +116,7 @@ def test_an_interrupted_delivery_leaves_nothing_half(
     lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path
 ) -> None:
     """Killed in the middle, on a slow line: no archive there, no part of one, and the next delivery is whole."""
-    kept = lab.shared / "code/root"
+    kept = lab.host_folder(lab.hosts[0]) / f"upper{OWN}"
     (code / "big").write_bytes(os.urandom(8_000_000))
     git(code, "add", ".")
     labs.slow(lab, lab.hosts[0], mbit=16, delay_ms=None)
@@ -139,141 +139,46 @@ def test_an_interrupted_delivery_leaves_nothing_half(
     )
 
 
-def test_large_code_is_on_every_hosts_own_disk(
+def test_code_is_broadcast_to_hosts_that_share_no_folder(
     lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path
 ) -> None:
-    """The same bytes on all; sent only where they are missing; a job's own copy stays its own, the next gets the bytes."""
-    archive = deliver(reach, cluster, take(code))
-    look = f"cd {OWN}/jobs/{{}} && find . -printf '%p|%y|%m|%l\\n' | sort && find . -type f -print0 | sort -z | xargs -0 md5sum"
+    """The same bytes on all; sent once, and again where it is lost or damaged; a job's working copy stays its own."""
+    told = deliver(reach, cluster, take(code))
+    look = "cd /root/jobs/{} && find . -printf '%p|%y|%m|%l\\n' | sort && find . -type f -print0 | sort -z | xargs -0 md5sum"
 
-    def brought(job: str) -> Any:
-        bring(reach, cluster, cluster.hosts, archive.archive, archive.content, job)
-        return reach.run(cluster.hosts, look.format(job)).check().groups()
+    def provided(job: str) -> tuple[int, Any]:
+        wanted = Wanted(archive=told.archive, content=told.content, folder=f"/root/jobs/{job}")
+        number = provide(reach, cluster, cluster.hosts, wanted)
+        return number, reach.run(cluster.hosts, look.format(job)).check().groups()
 
-    (first,) = brought("a")
-    spoil = f"echo spoilt >>{OWN}/{archive.content}.tar; echo kept >{OWN}/jobs/a/lib/text"
-    reach.run([cluster.hosts[1]], spoil).check()
+    number, (first,) = provided("a")
+    again, _ = provided("b")
+    reach.run([cluster.hosts[1]], f"echo kept >/root/jobs/a/lib/text; truncate -s 700 {OWN}/{told.content}.tar").check()
     reach.run([cluster.hosts[2]], f"rm -rf {OWN}/*").check()
-    (second,) = brought("b")
+    mended, (third,) = provided("c")
+    provide(reach, cluster, cluster.hosts, Wanted(archive=told.archive, content=told.content, folder="/root/jobs/a"))
 
-    assert cluster.hosts == first[0] == second[0]
-    assert first[1].stdout == second[1].stdout
+    assert (3, 0, 2) == (number, again, mended), "how many hosts were sent it, the master not"
+    assert cluster.hosts == first[0] == third[0]
+    assert first[1].stdout == third[1].stdout
     assert "|l|777|text" in first[1].text and "|f|755|" in first[1].text
-    bring(reach, cluster, cluster.hosts, archive.archive, archive.content, "a")
-    assert "kept\n" == reach.run([cluster.hosts[1]], f"cat {OWN}/jobs/a/lib/text").check()[cluster.hosts[1]].text
-
-
-@pytest.mark.parametrize("begins", [0, 70_001])
-def test_an_archive_becomes_a_folder_while_it_arrives(tmp_path: Path, code: Path, begins: int) -> None:
-    """In parts of any size, the first of which may have come earlier; what is damaged leaves nothing but a sentence."""
-    (code / "lib/large").write_bytes(os.urandom(200_000))
-    whole, arriving = tmp_path / "whole.tar", tmp_path / "arriving.tar"
-    subprocess.run(["tar", "-c", "-f", whole, "-C", code, "work", "lib"], check=True)
-    data = whole.read_bytes()
-    for name, sent in (("made", data), ("damaged", data[:100_000])):
-        arriving.write_bytes(data[:begins])
-        unpacking = Unpacking(str(tmp_path / name))
-        try:
-            for at in range(begins, len(sent), 4097):
-                with arriving.open("r+b") as file:
-                    file.seek(at)
-                    file.write(sent[at : at + 4097])
-                unpacking.feed(at, sent[at : at + 4097], str(arriving))
-            assert not (tmp_path / name).exists()
-            unpacking.finish(str(arriving))
-        except OSError as e:
-            assert name == "damaged", e
-        finally:
-            unpacking.abandon()
-
-    for path in ("work/train.sh", "lib/text", "lib/large"):
-        assert (code / path).read_bytes() == (tmp_path / "made" / path).read_bytes()
-    assert "text" == str((tmp_path / "made/lib/link").readlink())
-    assert [] == list(tmp_path.glob("*.part"))
-
-
-def test_a_copy_in_which_nothing_was_written_is_the_next_job_s(
-    lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path
-) -> None:
-    """The very same files by another name, without what every run leaves; one that has changed stays its job's."""
-    sent = deliver(reach, cluster, take(code))
-    files = f"cd {OWN}/jobs/{{}} && find . -type f -printf '%p %i\\n' | sort"
-    bring(reach, cluster, cluster.hosts, sent.archive, sent.content, "a")
-    before = reach.run(cluster.hosts, files.format("a")).check()
-    run = "mkdir __pycache__ && touch __pycache__/x.pyc && ln -s /shared/jobs/a/hosts hosts"
-    reach.run(cluster.hosts, f"cd {OWN}/jobs/a/work && {run}").check()
-    for host, change in ((1, "touch new"), (2, "echo two >lib/text"), (3, "mkdir results")):
-        reach.run([cluster.hosts[host]], f"cd {OWN}/jobs/a && {change}").check()
-    keep(reach, cluster.hosts, sent.content, "a")
-    bring(reach, cluster, cluster.hosts, sent.archive, sent.content, "b")
-    after = reach.run(cluster.hosts, files.format("b")).check()
-
-    assert before[cluster.hosts[0]].text == after[cluster.hosts[0]].text, "nothing was made"
-    names = {re.sub(r" \d+$", "", r.text, flags=re.MULTILINE) for r in after.values()}
-    assert 1 == len(names), names
-    left = reach.run(cluster.hosts, f"ls -d {OWN}/jobs/a {OWN}/kept/* 2>/dev/null; true").check()
-    assert ["", *[f"{OWN}/jobs/a\n"] * 3] == [left[h].text for h in cluster.hosts]
-    again = reach.run(cluster.hosts, f"cat {OWN}/jobs/b/lib/text; ls {OWN}/jobs/b/work").check()
-    assert {"one\ntrain.sh\n"} == {r.text for r in again.values()}
-    archives = reach.run(cluster.hosts, f"ls {OWN}/*.tar 2>/dev/null; true").check()
-    assert [True, False, False, False] == [bool(archives[h].text) for h in cluster.hosts], "only to pass it on"
-
-
-@pytest.fixture
-def brought(tmp_path: Path) -> tuple[str, Path]:
-    """A job's copy of code on this host's own disk; the name of its content, and where it is."""
-    place = Path(own_disk.copy_in(str(tmp_path), "job"))
-    (place / "package").mkdir(parents=True)
-    (place / "package/program.py").write_text("pass")
-    return digest_of([own_disk._row(str(place / "package/program.py"), "package/program.py")]), place
-
-
-@pytest.mark.parametrize(
-    ("left", "is_kept"),
-    [
-        ("", True),
-        ("package/__pycache__/program.pyc", True),
-        ("package/more.py", False),
-        ("package/program.py", False),
-        ("empty/", False),
-        ("unread/more.py", False),
-    ],
-)
-def test_a_copy_is_kept_as_it_was_brought_or_not_at_all(
-    brought: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, is_kept: bool
-) -> None:
-    """Caches go; a file more, another content, an empty folder and one that cannot be looked into are the job's own."""
-    content, place = brought
-    file, scandir = place / left, os.scandir
-    if left:
-        (file if left.endswith("/") else file.parent).mkdir(exist_ok=True)
-        if not left.endswith("/"):
-            file.write_text("made by the job")
-
-    def refusing(path: Any) -> Any:
-        if str(path).endswith("unread"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-
-    assert is_kept is own_disk._keep(str(tmp_path), content, "job")
-    kept = Path(own_disk.kept_in(str(tmp_path), content))
-    assert (is_kept, not is_kept) == (kept.exists(), place.exists())
-    if is_kept:
-        assert ["package", "package/program.py"] == sorted(str(p.relative_to(kept)) for p in kept.rglob("*"))
+    assert "kept\n" == reach.run([cluster.hosts[1]], "cat /root/jobs/a/lib/text").check()[cluster.hosts[1]].text
+    files = reach.run(cluster.hosts, f"cd {OWN} && stat -c '%A %n' *.tar; ls /root/jobs; rm -r /root/jobs").check()
+    assert {f"-r-------- {told.content}.tar\na\nb\nc\n"} == {r.text for r in files.values()}
 
 
 def test_a_host_that_cannot_have_it_is_named(lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path) -> None:
     """With its reason; the others have it all the same."""
-    done = deliver(reach, cluster, take(code))
-    reach.run([cluster.hosts[3]], f"mkdir -p {OWN} && touch {OWN}/jobs").check()
+    told = deliver(reach, cluster, take(code))
+    reach.run([cluster.hosts[3]], "touch /root/jobs").check()
+    wanted = Wanted(archive=told.archive, content=told.content, folder="/root/jobs/a")
 
     with pytest.raises(NotBrought, match=rf"the code is not on {cluster.hosts[3].address}: .*jobs") as error:
-        bring(reach, cluster, cluster.hosts, done.archive, done.content, "a")
+        provide(reach, cluster, cluster.hosts, wanted)
 
     assert [cluster.hosts[3].address] == list(error.value.why)
-    reach.run(cluster.hosts[:3], f"cat {OWN}/jobs/a/lib/text").check()
+    reach.run(cluster.hosts[:3], "cat /root/jobs/a/lib/text").check()
+    reach.run(cluster.hosts, "rm -r /root/jobs").check()
 
 
 @pytest.mark.promise("sync")
@@ -334,57 +239,45 @@ def dlami(lab: Lab, code: Path, tmp_path: Path) -> Inv:
     return run
 
 
-def test_every_attempt_of_a_program_has_the_same_bytes(
-    cluster: Cluster, reach: Reach, store: Any, code: Path, dlami: Inv
-) -> None:
-    """Large code is run where it was stood in, from each host's own disk; later changes, and a disk that is new, change nothing."""
-    (code / "big").write_bytes(os.urandom(LARGE_BYTES))
-    (code / ".env").write_text("PASSWORD=x")
-    git(code, "add", ".")
-    options = ("--unchecked", "--hosts", "1-2", "--per", "node", "--no-heal")
-    refused = dlami("train.run", *options, "--", "./train.sh")
-    first = dlami("train.run", *options, "--exclude", ".env", "--", "./train.sh")
-    (code / "lib/text").write_text("two\n")
-    reach.run([cluster.hosts[2]], f"rm -rf {OWN}/*").check()
-    again = dlami("jobs.resume", "last", "--yes", "--unchecked", "--no-heal")
-    removed = dlami("jobs.remove", "last", "--yes")
-
-    assert (2, "") == (refused.returncode, refused.stdout)
-    assert "  .env: an environment file" in refused.stderr
-    assert 0 == removed.returncode, removed.stderr
-    assert {""} == {r.text for r in reach.run(cluster.hosts[1:3], f"ls {OWN}/jobs").check().values()}
-    for done in (first, again):
-        assert 0 == done.returncode, done.stdout + done.stderr
-        assert (2, 0) == (done.stdout.count("one\n"), done.stdout.count("two\n")), done.stdout
-        assert 2 == len(re.findall(rf"{OWN}/jobs/[\w-]+-train-\w+/work\n", done.stdout)), done.stdout
-
-
-DIES = """\
+WRITES = """\
 #!/bin/sh
-said=$DLAMI_JOB_DIR/said-$DLAMI_ATTEMPT-$NODE_RANK
-{ cat ../lib/text; pwd; } >"$said.new"
-mv "$said.new" "$said"
+cat ../lib/text; pwd
+echo "$DLAMI_ATTEMPT" >>"out-$NODE_RANK"; cat "out-$NODE_RANK"
 [ "$DLAMI_ATTEMPT" = 1 ] || exit 0
 [ "$NODE_RANK" = 1 ] || exec sleep 600
-until [ -e "$DLAMI_JOB_DIR/said-1-0" ]; do sleep 0.1; done
-rm -rf ~/.cache/dlami-cluster/code/*
+until [ -e out-0 ]; do sleep 0.1; done
 kill -9 $$
 """
 
 
-def test_large_code_is_there_after_the_queue_and_for_a_healed_attempt(
-    lab: Lab, store: Any, code: Path, dlami: Inv
+@pytest.mark.parametrize("number", [0, 2000])
+def test_ranks_run_in_one_place_whatever_the_size(
+    lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path, dlami: Inv, number: int
 ) -> None:
-    """The supervisor brings it: when the job's turn comes, and again to a host whose disk has lost it."""
-    written(code, {"work/dies.sh": DIES})
-    (code / "work/dies.sh").chmod(0o755)
-    (code / "big").write_bytes(os.urandom(LARGE_BYTES))
+    """It is said where; what a program writes there its next attempt finds, though the stores are lost and the
+    operator's files are others by then; the second job of the same code sends nothing.
+    """
+    written(code, {"work/writes.sh": WRITES, **{f"many/{n}.py": str(n) for n in range(number)}})
+    (code / "work/writes.sh").chmod(0o755)
+    (code / ".env").write_text("PASSWORD=x")
     git(code, "add", ".")
-    done = dlami("train.run", "--queue", "--unchecked", "--hosts", "1-2", "--per", "node", "--", "./dies.sh")
+    options = ("--unchecked", "--hosts", "0-1", "--per", "node")
+    refused = dlami("train.run", *options, "--", "./writes.sh")
+    first = dlami("train.run", *options, "--queue", "--exclude", ".env", "--", "./writes.sh")
+    (job,) = set(re.findall(r"\d+-\d+-writes-\w+", first.stdout + first.stderr))
+    second = dlami("train.run", *options, "--no-heal", "--exclude", ".env", "--", "./train.sh")
+    reach.run(cluster.hosts, f"rm -rf {OWN}/*").check()
+    (code / "lib/text").write_text("two\n")
+    resumed = dlami("jobs.resume", job, "--yes", "--unchecked", "--no-heal")
 
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert "attempt 2" in done.stdout + done.stderr
-    (job,) = set(re.findall(r"\d+-\d+-dies-\w+", done.stdout + done.stderr))
-    said = {path.name: path.read_text() for path in (lab.shared / "jobs" / job).glob("said-*")}
-    there = f"one\n{OWN}/jobs/{job}/work\n"
-    assert {f"said-{attempt}-{node}": there for attempt in (1, 2) for node in (0, 1)} == said
+    assert (2, "") == (refused.returncode, refused.stdout)
+    assert "  .env: an environment file" in refused.stderr
+    place = f"/shared/jobs/{job}/code/work"
+    assert 0 == first.returncode, first.stdout + first.stderr
+    assert f"working directory: {place}\n" in first.stderr
+    assert (4, 4) == tuple(first.stdout.count(line) for line in ("one\n", f"{place}\n")), first.stdout
+    assert re.search(r"^code: [\d,]+ bytes sent$", first.stderr, re.MULTILINE)
+    assert "code: nothing sent, the master has this code\n" in second.stderr
+    assert 0 == resumed.returncode, resumed.stdout + resumed.stderr
+    assert (2, 0) == (resumed.stdout.count("one\n"), resumed.stdout.count("two\n")), resumed.stdout
+    assert ["1\n2\n3\n"] * 2 == [(lab.shared / f"jobs/{job}/code/work/out-{n}").read_text() for n in (0, 1)]

@@ -1,4 +1,4 @@
-"""Code on the shared folder and a host's project: what is kept, what is replaced, and what is left alone. No host."""
+"""Code in a host's store and a host's project: what is kept, what is replaced, and what is left alone. No host."""
 
 import hashlib
 import io
@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from cluster.sync.onhost import project, store
+from cluster.ssh.onhost.frame import Frames
+from cluster.sync.onhost import project, store, working_copy
 from cluster.sync.onhost.content import FILE, LINK, PROGRAM, digest_of, link_digest
+from cluster.sync.onhost.unpack import Damaged, unpack
 
 DAY_S = 86400
 
@@ -49,18 +51,29 @@ FILES: dict[str, bytes | str] = {"a.py": b"print()", "l": "a.py"}
 ABOUT = {"content": digest_of(ROWS), "revision": "r"}
 
 
-def test_code_is_kept_once_it_has_arrived_whole(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host's store."""
+    made = tmp_path / "cache/code"
+    made.mkdir(parents=True, mode=0o700)
+    monkeypatch.setattr(store, "FOLDER", str(made))
+    return made
+
+
+def test_code_is_kept_once_it_has_arrived_whole(folder: Path) -> None:
     """Under its content's digest, for this user alone, and it is said that it is there; nothing unfinished stays."""
-    folder = Path(store.folder_in(str(tmp_path)))
-    assert {"folder": str(folder), "is_there": False} == store.answer(str(tmp_path), "d", ABOUT, ROWS)
-    assert (0o700, 0o1777) == (folder.stat().st_mode & 0o7777, folder.parent.stat().st_mode & 0o7777)
+    folder.rmdir()
+    assert {"folder": str(folder), "is_there": False} == store.answer("d", ABOUT, ROWS)
+    assert 0o700 == folder.stat().st_mode & 0o7777
     archived(folder / "x.part", FILES)
-    assert {"folder": str(folder), "is_there": True} == store.answer(str(tmp_path), "d", ABOUT, ROWS, "x.part")
+    assert {"folder": str(folder), "is_there": True} == store.answer("d", ABOUT, ROWS, "x.part")
     assert sorted([f"{ABOUT['content']}.tar", "d.json"]) == names(folder)
     assert ABOUT == json.loads((folder / "d.json").read_text())
     assert 0o600 == (folder / "d.json").stat().st_mode & 0o777
+    assert 0o400 == (folder / f"{ABOUT['content']}.tar").stat().st_mode & 0o777
     os.utime(folder / f"{ABOUT['content']}.tar", (0, 0))
-    assert store.answer(str(tmp_path), "e", ABOUT, ROWS)["is_there"]
+    assert store.answer("e", ABOUT, ROWS, is_read=True)["is_there"]
+    assert b"print()" == (folder / str(ABOUT["content"]) / "a.py").read_bytes()
     assert time.time() - (folder / f"{ABOUT['content']}.tar").stat().st_mtime < DAY_S, "it was asked for"
 
 
@@ -78,16 +91,14 @@ def test_code_is_kept_once_it_has_arrived_whole(tmp_path: Path) -> None:
     ],
 )
 def test_code_that_did_not_arrive_as_it_was_sent_is_not_kept(
-    tmp_path: Path, files: dict[str, bytes | str], rows: Any, error: str
+    folder: Path, files: dict[str, bytes | str], rows: Any, error: str
 ) -> None:
     """Nor is what was sent of it."""
-    folder = Path(store.folder_in(str(tmp_path)))
-    folder.mkdir(parents=True)
     archived(folder / "x.part", files)
-    assert {"error": error} == store.answer(str(tmp_path), "d", ABOUT, rows, "x.part")
+    assert {"error": error} == store.answer("d", ABOUT, rows, "x.part")
     assert [] == names(folder)
     (folder / "y.part").write_bytes(b"no archive")
-    said = store.answer(str(tmp_path), "d", ABOUT, ROWS, "y.part")
+    said = store.answer("d", ABOUT, ROWS, "y.part")
     assert said["error"].startswith("the archive did not arrive whole: ")
 
 
@@ -95,38 +106,80 @@ def test_code_that_did_not_arrive_as_it_was_sent_is_not_kept(
     ("name", "days", "stays"),
     [
         ("a.tar", 29.9, True), ("a.tar", 30.1, False), ("d.json", 30.1, False), ("d.json", 0, True),
-        ("a.part", 0.9, True), ("a.part", 1.1, False),
+        ("a.part", 0.9, True), ("a.part", 1.1, False), ("jobs", 400, True),
     ],
 )  # fmt: skip
-def test_what_nobody_has_asked_for_in_a_month_goes(tmp_path: Path, name: str, days: float, stays: bool) -> None:
-    """What was never finished goes after a day."""
-    folder = Path(store.folder_in(str(tmp_path)))
-    folder.mkdir(parents=True)
+def test_what_nobody_has_asked_for_in_a_month_goes(folder: Path, name: str, days: float, stays: bool) -> None:
+    """What was never finished goes after a day; copies of jobs that an older version began stay for their resumption."""
     (folder / name).touch()
     os.utime(folder / name, (time.time() - days * DAY_S,) * 2)
-    store.answer(str(tmp_path), "d", ABOUT, ROWS)
+    store.answer("d", ABOUT, ROWS)
     assert stays is (folder / name).exists()
 
 
-def test_a_folder_that_another_might_have_made_is_no_place_for_code(tmp_path: Path, capfd: Any) -> None:
-    """A link in its place; the program says so and where, and so it does of a shared folder that takes none."""
-    folder = Path(store.folder_in(str(tmp_path)))
-    folder.parent.mkdir()
-    folder.symlink_to(tmp_path)
-    with pytest.raises(OSError, match="is another user's, and code would be run from there: remove it"):
-        store.answer(str(tmp_path), "d", ABOUT, ROWS)
-    (tmp_path / "file").touch()
-    assert 0 == store.main(str(tmp_path), "d", ABOUT, ROWS)
-    assert 0 == store.main(str(tmp_path / "file"), "d", ABOUT, ROWS)
-    said = capfd.readouterr().out
-    assert f"{folder}: is another user's" in said
-    assert f"{tmp_path}/file/code: not a directory" in said
+def test_a_folder_that_another_might_have_made_is_no_place_for_code(folder: Path, capfd: Any) -> None:
+    """A link in its place; the program says so and where."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+    with pytest.raises(OSError, match="is a link, not a folder"):
+        store.answer("d", ABOUT, ROWS)
+    assert 0 == store.main("d", ABOUT, ROWS)
+    assert f"{folder}: is a link, not a folder" in capfd.readouterr().out
+
+
+def provided(capfd: Any, *asked: Any) -> dict[str, Any]:
+    """What a host says that was asked for a working copy."""
+    assert 0 == working_copy.main(*asked)
+    (said,) = Frames().feed(capfd.readouterr().out.encode())
+    return dict(said)
+
+
+def test_a_job_s_working_copy_is_made_once_from_the_store(folder: Path, tmp_path: Path, capfd: Any) -> None:
+    """From an archive that the host can read, else it is said that it lacks one; what the job wrote since stays."""
+    job, content = tmp_path / "jobs/x", ABOUT["content"]
+    asked = (content, str(job / "code"), {str(job / "lib/a.py"): "1", str(job / "hosts"): "h"}, [str(job / "logs/1")])
+    assert not provided(capfd, *asked, "/none")["is_there"]
+    assert not (job / "code").exists()
+    archived(tmp_path / "code.tar", FILES)
+    said = provided(capfd, *asked, str(tmp_path / "code.tar"))
+    assert {"archive": str(folder / f"{content}.tar"), "is_there": True} == said
+    assert ["code", "hosts", "lib", "logs"] == names(job)
+    assert ("h", "1") == ((job / "hosts").read_text(), (job / "lib/a.py").read_text())
+    (job / "code/a.py").write_text("changed")
+    (job / "code/out").write_text("written")
+    assert provided(capfd, *asked, "/none")["is_there"]
+    assert ("changed", "written") == ((job / "code/a.py").read_text(), (job / "code/out").read_text())
+    other = tmp_path / "jobs/y/code"
+    assert provided(capfd, content, str(other), {}, [], "/none")["is_there"]
+    assert ["a.py", "l"] == names(other)
+    assert "print()" == (other / "a.py").read_text()
+    assert [f"{content}.tar"] == names(folder)
+    assert provided(capfd, "", "", {}, [], "/none")["is_there"], "a job without code"
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[:600] + bytes(len(data) - 600), lambda data: data[:700], lambda data: b""]
+)
+def test_an_archive_that_is_no_longer_what_it_was_is_never_run(
+    folder: Path, tmp_path: Path, capfd: Any, spoil: Any
+) -> None:
+    """A crash may leave zeros or a part; it goes, so that it is sent again, and there is no working copy of it."""
+    archived(tmp_path / "code.tar", FILES)
+    kept = folder / f"{ABOUT['content']}.tar"
+    kept.write_bytes(spoil((tmp_path / "code.tar").read_bytes()))
+    assert not provided(capfd, ABOUT["content"], str(tmp_path / "x/code"), {}, [], "/none")["is_there"]
+    assert ([], False) == (names(folder), kept.exists())
+    assert [] == names(tmp_path / "x")
+    with pytest.raises(Damaged):
+        (tmp_path / "other.tar").write_bytes(spoil((tmp_path / "code.tar").read_bytes()))
+        unpack(str(tmp_path / "other.tar"), str(ABOUT["content"]), str(tmp_path / "y/code"))
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host's project folder, beside what stands for its own disk and its node's files; what it says is kept."""
-    monkeypatch.setattr(project, "own_archive", lambda content: str(tmp_path / f"{content}.tar"))
+    monkeypatch.setattr(store, "FOLDER", str(tmp_path))
+    tmp_path.chmod(0o700)
     monkeypatch.setattr(project, "_NODE", str(tmp_path / "node"))
     monkeypatch.setattr(project, "_SERVICES", str(tmp_path / "services"))
     return tmp_path / "p"
@@ -261,10 +314,10 @@ def test_where_only_root_may_make_the_folder_root_is_asked(
     """For this user; who may not ask is told that it is refused."""
     true = os.makedirs
 
-    def refuses(path: str, exist_ok: bool = False) -> None:
+    def refuses(path: str, *how: Any, **more: Any) -> None:
         if path == str(host) and not host.exists():
             raise PermissionError(13, "Permission denied", path)
-        true(path, exist_ok=exist_ok)
+        true(path, *how, **more)
 
     sudo = tmp_path / "bin/sudo"
     sudo.parent.mkdir()

@@ -18,14 +18,16 @@ from cluster.copying.copy import Copied, Outcome
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.sync import git, job_code, own_disk, project, refused, remembered, snapshot
+from cluster.sync import git, job_code, project, refused, remembered, snapshot, working_copy
 from cluster.sync.archive import compressed, is_worth_compressing
 from cluster.sync.deliver import deliver, description
-from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, link_digest
-from cluster.sync.own_disk import NotBrought, bring, keep
+from cluster.sync.onhost import store
+from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, digest_of, link_digest
+from cluster.sync.onhost.unpack import unpack
 from cluster.sync.project import Synced
 from cluster.sync.remembered import Remembered
-from cluster.sync.snapshot import LARGE_BYTES, LARGE_FILES, File, Snapshot
+from cluster.sync.snapshot import File, Snapshot
+from cluster.sync.working_copy import NotBrought, Wanted, provide
 from tests.cluster.reach_here import ReachHere
 
 A, B, C = (Host(rank=n, address=a, slots=1) for n, a in enumerate("abc"))
@@ -57,12 +59,11 @@ CODE = {"a/b.py": b"print()\n", "run": b"#!/bin/sh\n"}
 @pytest.mark.parametrize("noise", [b"", os.urandom(5000)])
 def test_code_comes_to_the_master_once(tmp_path: Path, noise: bytes) -> None:
     """Compressed where that is worth it; the second time nothing is sent, and nothing is left here."""
-    (tmp_path / "shared").mkdir()
     files = {**CODE, "noise": noise} if noise else CODE
     first, second = (delivered(tmp_path, files) for _ in range(2))
 
-    assert (False, True) == (first.was_there, second.was_there)
-    assert dataclasses.replace(first, was_there=True) == second
+    assert (True, 0) == (first.sent_bytes > 0, second.sent_bytes)
+    assert dataclasses.replace(first, sent_bytes=0) == second
     with tarfile.open(first.archive) as archive:
         assert sorted(files) == sorted(archive.getnames())
     assert {f"{first.content}.tar", f"{first.digest}.json"} == {p.name for p in Path(first.folder).iterdir()}
@@ -76,26 +77,25 @@ def test_code_that_does_not_arrive_whole_is_no_code(tmp_path: Path) -> None:
             cut = stdin.read_bytes()[:-30] if isinstance(stdin, Path) else stdin
             return super().run(hosts, command, stdin=cut, **more)
 
-    (tmp_path / "shared").mkdir()
     with pytest.raises(ClusterError, match=r"^the master a: the code could not be sent: exited 1 .*not arrive whole"):
         delivered(tmp_path, CODE, Cut(tmp_path / "homes"))
-    assert not [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+    assert not [p for p in (tmp_path / "homes").rglob("*") if p.is_file()]
     with pytest.raises(ClusterError, match="no way to it"):
         delivered(tmp_path, CODE, ReachHere(tmp_path / "homes", {"a": "no way to it"}))
-    shutil.rmtree(tmp_path / "shared")
-    (tmp_path / "shared").touch()
-    with pytest.raises(ClusterError, match=r"^the master a: the code is not there: .*/shared/code: not a directory"):
+    shutil.rmtree(tmp_path / "homes/a/.cache")
+    (tmp_path / "homes/a/.cache").touch()
+    with pytest.raises(ClusterError, match=r"^the master a: the code is not there: .*/a/.cache.*: not a directory"):
         delivered(tmp_path, CODE)
 
 
-def test_a_job_s_folder_says_what_its_code_is(tmp_path: Path) -> None:
-    """Its archive, what is known of it, how it differs from its commit; the files themselves unless they are many."""
-    (tmp_path / "shared").mkdir()
+def test_a_job_s_folder_says_what_its_code_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its archive, what is known of it, how it differs from its commit, and the files themselves."""
+    monkeypatch.setattr(store, "FOLDER", str(tmp_path / "homes/a" / store.FOLDER.removeprefix("~/")))
     job, other = tmp_path / "job", tmp_path / "other"
     job.mkdir()
     other.mkdir()
     told = delivered(tmp_path, CODE, revision="abc+changes", difference=b"+x", below="a", untracked=("u",))
-    job_code.put_code(job, tmp_path / "shared", told.digest)
+    job_code.put_code(job, told.digest)
 
     assert ("code", "code.diff", "code.json", "code.tar") == tuple(sorted(p.name for p in job.iterdir()))
     assert (b"print()\n", b"+x") == ((job / "code/a/b.py").read_bytes(), (job / "code.diff").read_bytes())
@@ -106,19 +106,32 @@ def test_a_job_s_folder_says_what_its_code_is(tmp_path: Path) -> None:
     own = job_code.read_code(job)
     assert own and (f"abc+changes, content {told.content[:12]}", told.content) == (str(own), own.content)
     about = json.loads((job / "code.json").read_text())
-    assert ("a", 2, 18, False, ["u"]) == tuple(about[n] for n in ("below", "files", "bytes", "is_large", "untracked"))
+    assert ("a", 2, 18, ["u"]) == tuple(about[n] for n in ("below", "files", "bytes", "untracked"))
+    assert (job / "code.tar", told.content) == job_code.archived(job)
     assert str(dataclasses.replace(own, revision="")).startswith("of no commit, content ")
     assert job_code.read_code(other) is None
     (other / "code.json").write_text("[")
     assert job_code.read_code(other) is None
 
-    large = Path(told.folder) / f"{told.digest}.json"
-    large.write_text(json.dumps({**json.loads(large.read_text()), "is_large": True}))
-    job_code.put_code(other, tmp_path / "shared", told.digest)
+    Path(told.archive).chmod(0o600)
+    Path(told.archive).write_bytes(b"x")
+    with pytest.raises(ClusterError, match=r"tar is damaged: .*start it again, which sends the code again"):
+        job_code.put_code(other, told.digest)
     assert not (other / "code").exists()
-    Path(told.archive).unlink()
-    with pytest.raises(ClusterError, match=r"not on the shared folder any more \(.*tar\): start it again"):
-        job_code.put_code(other, tmp_path / "shared", told.digest)
+    with pytest.raises(ClusterError, match=r"not in the master's store any more \(.*tar\): start it again"):
+        job_code.put_code(other, told.digest)
+
+
+def test_a_trainer_s_code_becomes_an_archive_where_hosts_need_one(tmp_path: Path) -> None:
+    """Once: it is the same for a later attempt, whatever has been written beside it."""
+    a_snapshot(tmp_path / "code", {"trainer/x.py": b"x", "trainer/__pycache__/x.pyc": b"y"})
+    archive, content = job_code.archived(tmp_path)
+    with tarfile.open(archive) as made:
+        assert ["trainer/x.py"] == made.getnames()
+    (tmp_path / "code/out").touch()
+    assert (archive, content) == job_code.archived(tmp_path)
+    unpack(str(archive), content, str(tmp_path / "there"))
+    assert b"x" == (tmp_path / "there/trainer/x.py").read_bytes()
 
 
 def test_an_archive_that_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,101 +155,81 @@ def test_an_archive_that_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("more", [0, 40])
 def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path, more: int) -> None:
-    """Whether few or many come after it; links are made as links."""
+    """Whether few or many come after it; links are made as links, and nothing half is left."""
     for names, fails in ((["a", "a"], True), (["a", "b"], False)):
+        all_names = (*names, *(f"m{n}" for n in range(more)))
         with tarfile.open(tmp_path / "x.tar", "w") as archive:
-            for name in (*names, *(f"m{n}" for n in range(more))):
+            for name in all_names:
                 archive.addfile(tarfile.TarInfo(name))
             link = tarfile.TarInfo("l")
             link.type, link.linkname = tarfile.SYMTYPE, "a"
             archive.addfile(link)
+        empty = hashlib.sha256().hexdigest()
+        content = digest_of([["l", LINK, 0, "-> a"], *([name, FILE, 0, empty] for name in all_names)])
         if fails:
             with pytest.raises(FileExistsError):
-                job_code._unpack(tmp_path / "x.tar", tmp_path / "bad")
+                unpack(str(tmp_path / "x.tar"), content, str(tmp_path / "made"))
+            assert ["x.tar"] == [p.name for p in tmp_path.iterdir()]
         else:
-            job_code._unpack(tmp_path / "x.tar", tmp_path / "good")
-            assert (more + 3, "a") == (len([*(tmp_path / "good").iterdir()]), str((tmp_path / "good/l").readlink()))
-            assert 0o700 == (tmp_path / "good").stat().st_mode & 0o777
+            unpack(str(tmp_path / "x.tar"), content, str(tmp_path / "made"))
+            assert (more + 3, "a") == (len([*(tmp_path / "made").iterdir()]), str((tmp_path / "made/l").readlink()))
+            assert 0o700 == (tmp_path / "made").stat().st_mode & 0o777
 
 
-def test_large_code_is_on_a_host_s_own_disk_once(tmp_path: Path) -> None:
-    """A second job has a copy of its own, or the one of a job that has ended and wrote nothing; nothing is sent then."""
-    (tmp_path / "shared").mkdir()
+@pytest.fixture
+def sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has hosts provided with code of which `a` has the archive; what is broadcast to whom, and what is not."""
+    sent = list[str]()
     told = delivered(tmp_path, CODE)
-    reach, cluster = ReachHere(tmp_path / "homes"), cluster_of(tmp_path / "shared")
-    first = bring(reach, cluster, [A], told.archive, told.content, "1-x")
-    top = Path(first.archive).parent
+    (tmp_path / "homes/a").mkdir(parents=True, exist_ok=True)
+    shutil.copy(told.archive, tmp_path / "homes/a/code.tar")
 
-    assert (f"{told.content}.tar", top / "jobs/1-x") == (Path(first.archive).name, Path(first.folder))
-    assert b"print()\n" == (top / "jobs/1-x/a/b.py").read_bytes()
-    assert 0o700 == top.stat().st_mode & 0o777
-    for job in ("1-x", ""):
-        again = bring(reach, cluster, [A], "/not/there", told.content, job)
-        assert (first.archive, first.folder if job else "") == (again.archive, again.folder)
-    node = (top / "jobs/1-x/run").stat().st_ino
-    keep(reach, [A], told.content, "1-x")
-    assert node == (top / "kept" / told.content / "run").stat().st_ino
-    bring(reach, cluster, [A], "/not/there", told.content, "2-x")
-    assert (node, False) == ((top / "jobs/2-x/run").stat().st_ino, (top / "kept" / told.content).exists())
-    Path(first.archive).touch()
-    with pytest.raises(NotBrought, match="the code is not on a: /not/there: no such file or directory"):
-        bring(reach, cluster, [A], "/not/there", told.content)
+    def provides(folder: str, hosts: Any = (A, B, C), lost: str = "", away: dict[str, str] | None = None) -> list[str]:
+        def copies(_: Any, cluster: Any, group: Any, asked: Any) -> Copied:
+            for host in group:
+                sent.append(host.address)
+                if host.address != lost:
+                    shutil.copy(tmp_path / "homes" / cluster.master.address / asked.src, asked.dst)
+            return Copied(tuple(Outcome(h, "it broke off" if h.address == lost else None) for h in group))
 
+        monkeypatch.setattr(working_copy, "copy", copies)
+        sent.clear()
+        wanted = Wanted(archive="code.tar", content=told.content, folder=folder)
+        number = provide(ReachHere(tmp_path / "homes", away), cluster_of(tmp_path, A, B, C), hosts, wanted)
+        assert len(sent) == number
+        return sent
 
-@pytest.mark.parametrize(
-    ("hosts", "away", "why"),
-    [
-        ([A, B], {"a": "down", "b": "down"}, {"a": "exited 255   | down"}),
-        ([B], {"a": "down"}, {"a": "exited 255   | down"}),
-        ([A, B], {"b": "down"}, {"b": "exited 255   | down"}),
-        (
-            [A, B, C],
-            {},
-            {"b": "code is in {}/b/{p}, and in {}/a/{p} on a", "c": "code is in {}/c/{p}, and in {}/a/{p} on a"},
-        ),
-    ],
-)
-def test_hosts_that_cannot_have_code_are_named_with_why(
-    tmp_path: Path, hosts: list[Host], away: dict[str, str], why: dict[str, str]
-) -> None:
-    """Without the first host, from which all have it, there is no more to say; else the others have it."""
-    (tmp_path / "shared").mkdir()
-    told = delivered(tmp_path, CODE)
-    homes, place = str(tmp_path / "homes"), ".cache/dlami-cluster/code"
-    reach = ReachHere(tmp_path / "homes", away)
-    with pytest.raises(NotBrought) as error:
-        bring(reach, cluster_of(tmp_path / "shared", A, B, C), hosts, told.archive, told.content, "1-x")
-    assert {h: text.replace("{p}", place).replace("{}", homes) for h, text in why.items()} == error.value.why
-    assert ("a" not in away) is (tmp_path / "homes/a" / place / "jobs/1-x").exists()
+    return provides
 
 
-def test_what_the_first_host_cannot_pass_on_is_said_of_all_that_wait_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hosts with the same reason together; who did not get it from there is named, too."""
-    reach, cluster = ReachHere(tmp_path / "homes", one_home=True), cluster_of(tmp_path, A, B, C)
-    with pytest.raises(NotBrought) as error:
-        bring(reach, cluster, [B, C], "/none", "0" * 40)
-    assert "the code is not on b,c: a, from which it comes: /none: no such file or directory" == str(error.value)
-    (tmp_path / "x.tar").touch()
-    outcomes = (Outcome(host=B, error=None), Outcome(host=C, error="it broke off"))
-    monkeypatch.setattr(own_disk, "copy", lambda *_: Copied(outcomes=outcomes))
-    with pytest.raises(NotBrought) as error:
-        bring(reach, cluster, [B, C], str(tmp_path / "x.tar"), "0" * 40, "1-x")
-    assert {"c": "it broke off"} == error.value.why
+def test_a_host_is_sent_code_once(tmp_path: Path, sends: Any) -> None:
+    """Into its store, from which the next job's working copy is made; one that is there stays as its job left it."""
+    assert ["b", "c"] == sends("~/1-x")
+    for host in "abc":
+        assert b"print()\n" == (tmp_path / f"homes/{host}/1-x/a/b.py").read_bytes()
+    (tmp_path / "homes/b/1-x/out").touch()
+    assert [] == sends("~/2-x")
+    assert [] == sends("~/1-x")
+    assert (True, False) == tuple((tmp_path / f"homes/b/{n}-x/out").exists() for n in "12")
+    store = tmp_path / "homes/c/.cache/dlami-cluster/code"
+    (archive,) = store.iterdir()
+    archive.chmod(0o600)
+    archive.write_bytes(archive.read_bytes()[:700])
+    assert ["c"] == sends("~/3-x"), "what is damaged is sent again"
 
 
-def test_a_snapshot_is_large_by_bytes_or_files() -> None:
-    """More than so many of either."""
-
-    def taken(size: int, count: int) -> Snapshot:
-        one = File(path="a", kind=FILE, size=size, digest="d")
-        return Snapshot(root=Path("/r"), files=(one, *[dataclasses.replace(one, size=0)] * (count - 1)))
-
-    assert [False, True, False, True] == [
-        taken(*one).is_large for one in ((LARGE_BYTES, 1), (LARGE_BYTES + 1, 1), (0, LARGE_FILES), (0, LARGE_FILES + 1))
-    ]
-    assert 7 == taken(7, 3).size
+def test_hosts_that_cannot_have_code_are_named_with_why(tmp_path: Path, sends: Any) -> None:
+    """The others have it all the same."""
+    with pytest.raises(NotBrought, match=r"^the code is not on c: exited 255   \| down$") as error:
+        sends("~/1-x", away={"c": "down"})
+    assert {"c": "exited 255   | down"} == error.value.why
+    assert (tmp_path / "homes/b/1-x/run").exists()
+    (tmp_path / "homes/b/2-x").touch()
+    with pytest.raises(
+        NotBrought, match=r"the code is not on b: .*2-x: .*could not be made\nthe code is not on c: it broke off"
+    ):
+        sends("~/2-x", lost="c")
+    assert (tmp_path / "homes/a/2-x/run").exists()
 
 
 def test_a_snapshot_is_named_by_all_that_it_is(tmp_path: Path) -> None:
@@ -421,7 +414,7 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(project, "take", lambda root: a_snapshot(tmp_path, CODE))
         monkeypatch.setattr(project, "last_failed", lambda cluster: ())
         monkeypatch.setattr(project, "_asked", asked)
-        monkeypatch.setattr(project, "bring", brings)
+        monkeypatch.setattr(project, "provide", brings)
         monkeypatch.setattr(project, "deliver", lambda *_: type("D", (), {"archive": "x"}))
         monkeypatch.setattr(project, "remember", lambda cluster, text, hosts: state.failed.extend(hosts))
         monkeypatch.setattr(project, "Jobs", lambda *_: type("J", (), {"list": lambda self: state.jobs()})())

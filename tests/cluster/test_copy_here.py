@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import struct
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,15 +40,14 @@ MIB = 1 << 20
 
 
 def relayed(
-    top: Path, numbers: tuple[int, ...] = (0, 1, 2), *, plan: bool = False, unpack: bool = False, **options: Any
+    top: Path, numbers: tuple[int, ...] = (0, 1, 2), *, plan: bool = False, **options: Any
 ) -> dict[int, dict[str, Any]]:
     """What the relays with these numbers say of a copy of `src` to `0/copy`, `1/copy`, `2/copy`: each is a host's own."""
-    spec = copying._spec(transfer(str(top / "src"), "/copy", **options), CHAIN, head_keeps=not unpack, plan=plan)
+    spec = copying._spec(transfer(str(top / "src"), "/copy", **options), CHAIN, head_keeps=True, plan=plan)
     said: dict[int, dict[str, Any]] = {}
 
     def take_part(n: int) -> None:
-        unpacked = str(top / f"{n}/unpacked") if unpack else ""
-        said[n] = relay.Relay({**spec, "dst": str(top / f"{n}/copy"), "unpack": unpacked}, n).take_part()
+        said[n] = relay.Relay({**spec, "dst": str(top / f"{n}/copy")}, n).take_part()
 
     threads = [threading.Thread(target=take_part, args=(n,), daemon=True) for n in reversed(numbers)]
     for thread in threads:
@@ -161,23 +159,6 @@ def test_a_copy_goes_on_where_each_host_has_a_beginning(top: Path) -> None:
     begins = 2 * MIB - (64 << 10)
     assert [(None, 2, 3 * MIB - begins)] * 3 == [(s["error"], s["files"], s["bytes"]) for _, s in sorted(said.items())]
     assert [data] * 3 == [(top / f"{n}/copy/sub/large").read_bytes() for n in range(3)]
-
-
-def test_an_archive_becomes_a_folder_on_each_host_after_the_master(top: Path) -> None:
-    """The archive itself is gone there once all hosts after have it; the master keeps its own."""
-    made = look(top / "src")
-    (top / "src").rename(top / "code")
-    with tarfile.open(top / "src", "w") as archive:
-        archive.add(top / "code", ".")
-    said = relayed(top, unpack=True)
-
-    assert [None] * 3 == [said[n]["error"] for n in range(3)]
-    assert [{name: what[2] for name, what in made.items()}] * 2 == [
-        {name: what[2] for name, what in look(top / f"{n}/unpacked").items()} for n in (1, 2)
-    ]
-    assert [["unpacked"]] * 2 == [[p.name for p in (top / f"{n}").iterdir()] for n in (1, 2)]
-    assert (top / "src").exists()
-    assert not (top / "0/copy").exists()
 
 
 def test_what_a_host_has_of_a_file_counts_in_whole_steps(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cluster.healing.choice import Chosen, Unfit
 from cluster.healing.policy import Again
 from cluster.hosts import Host
 from cluster.jobs import __main__ as verbs
-from cluster.jobs import client, cost, healing, launcher, plan, status, stop, unshared
+from cluster.jobs import client, cost, healing, launcher, plan, status, stop
 from cluster.jobs.claim import HostsTaken
 from cluster.jobs.cost import Bill, Paid
 from cluster.jobs.folder_thread import FolderThread, Unanswered
@@ -310,12 +310,6 @@ def test_an_attempt_is_planned_on_hosts_that_are_fit(
         with pytest.raises(HostsUnfit) as unfit:
             plan.planned_on_master(job, JobPaths(Path("/s/jobs/j")), (A, B), 2, 5)
         assert why == unfit.value.why
-
-
-def test_only_hosts_besides_the_master_are_brought_code() -> None:
-    """By rank or as this machine."""
-    here, far = Host(rank=1, address="localhost", slots=1), Host(rank=2, address="10.0.0.2", slots=1)
-    assert [B, far] == unshared._others(a_job("", "j", hosts=(A, B, here, far)))
 
 
 @pytest.mark.parametrize(("stuck", "lasts_s"), [(True, 2.2), (False, 30.0)])

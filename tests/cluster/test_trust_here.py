@@ -557,13 +557,13 @@ def test_the_folders_of_all_users_are_made_once_by_root(tmp_path: Path) -> None:
     """Those of an operator are taken over, those of others named; a link is not followed."""
     (tmp_path / "jobs").mkdir()
     os.chown(tmp_path / "jobs", BOB, BOB)
-    (tmp_path / "code").mkdir()
-    os.chown(tmp_path / "code", EVE, EVE)
+    (tmp_path / "environments").mkdir()
+    os.chown(tmp_path / "environments", EVE, EVE)
     linked(tmp_path / "notebooks", "/etc")
     wrong = shared_tree.make(str(tmp_path), [BOB])
-    assert [f"{tmp_path}/{name}" for name in ("code", "notebooks")] == [line.split()[0] for line in wrong]
+    assert [f"{tmp_path}/{name}" for name in ("environments", "notebooks")] == [line.split()[0] for line in wrong]
     assert wrong == shared_tree.troubles(str(tmp_path))
-    for name in set(shared_tree.FOLDERS) - {"code", "notebooks"}:
+    for name in set(shared_tree.FOLDERS) - {"environments", "notebooks"}:
         assert (0, 0o1777) == ((tmp_path / name).stat().st_uid, (tmp_path / name).stat().st_mode & 0o7777)
 
 
@@ -757,11 +757,18 @@ def test_what_health_keeps_is_written_through_no_link(name: str, tmp_path: Path)
     assert "{}" == (tmp_path / "health" / name).read_text()
 
 
-def test_code_is_kept_below_a_folder_that_nobody_else_can_replace(tmp_path: Path) -> None:
+def test_code_is_kept_in_a_folder_that_nobody_else_can_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks run what is there."""
+    monkeypatch.setattr(store, "FOLDER", str(tmp_path / "code"))
     (tmp_path / "code").mkdir()
     os.chown(tmp_path / "code", EVE, EVE)
-    with pytest.raises(Untrusted, match=f"belongs to {EVE}, who could replace what is in it: as root, 'chown root "):
-        store.answer(str(tmp_path), "d", {"content": "c"}, [])
+    with pytest.raises(Untrusted, match=f"belongs to {EVE}, not to root"):
+        store.answer("d", {"content": "c"}, [])
     os.chown(tmp_path / "code", 0, 0)
-    assert not store.answer(str(tmp_path), "d", {"content": "c"}, [])["is_there"]
+    (tmp_path / "code").chmod(0o777)
+    with pytest.raises(Untrusted, match="can be written by others"):
+        store.answer("d", {"content": "c"}, [])
+    (tmp_path / "code").chmod(0o700)
+    assert not store.answer("d", {"content": "c"}, [])["is_there"]

@@ -29,6 +29,7 @@ from cluster.ssh.marked import _BEGIN, _END
 from cluster.ssh.options import CONFIG_VARIABLE, agent_command, options, options_on_hosts, way_to
 from cluster.ssh.result import Result
 from cluster.sync.job_code import put_code
+from cluster.sync.onhost import store
 from cluster.sync.snapshot import take
 from dlami.collection import GROUPS
 from tests.conftest import PATIENCE_S
@@ -97,8 +98,9 @@ def mounted(secret: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
-def test_code_arrives_in_the_jobs_folder(repository: Path, tmp_path: Path) -> None:
-    """Through a Secret into the store on the shared folder, and from there as every job has it: bytes, modes, below."""
+def test_code_arrives_in_the_jobs_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a Secret into the launcher's store, and from there as every job has it: bytes, modes, below."""
+    monkeypatch.setattr(store, "FOLDER", str(tmp_path / "store"))
     snapshot = take(repository / "src")
     secret = secret_of(snapshot, "job-1", "imagenet", "dlami")
     assert ("Secret", "job-1-code", "job-1") == (
@@ -109,8 +111,8 @@ def test_code_arrives_in_the_jobs_folder(repository: Path, tmp_path: Path) -> No
     folder, job = mounted(secret, tmp_path / "mounted"), tmp_path / "shared/jobs/job-1"
     job.mkdir(parents=True)
     for _ in range(2):  # a launcher that is started again finds it there
-        put_into_store(folder, tmp_path / "shared", snapshot.digest)
-    put_code(job, tmp_path / "shared", snapshot.digest)
+        put_into_store(folder, snapshot.digest)
+    put_code(job, snapshot.digest)
     assert "print('trains')\n" == (job / "code/src/train.py").read_text()
     assert os.access(job / "code/run.sh", os.X_OK)
     assert "src" == code_of(snapshot).below
@@ -123,12 +125,13 @@ def test_code_that_is_too_much_for_a_secret_is_refused(repository: Path) -> None
         secret_of(take(repository, include=["weights.py"]), "job-1", "imagenet", "dlami")
 
 
-def test_code_that_was_cut_off_is_not_taken(repository: Path, tmp_path: Path) -> None:
+def test_code_that_was_cut_off_is_not_taken(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FOLDER", str(tmp_path / "store"))
     snapshot = take(repository)
     folder = mounted(secret_of(snapshot, "job-1", "imagenet", "dlami"), tmp_path / "mounted")
     (folder / "code.tar.gz").write_bytes((folder / "code.tar.gz").read_bytes()[:-20])
     with pytest.raises(ClusterError, match="the code of this job"):
-        put_into_store(folder, tmp_path / "shared", snapshot.digest)
+        put_into_store(folder, snapshot.digest)
 
 
 def test_a_pods_own_settings_are_what_every_ssh_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,12 @@ it.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.copying.onhost import parts, store, tree
 from cluster.copying.onhost.errors import Changed, LocalError, Lost, Over, WireError, sentence
@@ -29,9 +28,6 @@ from cluster.copying.onhost.upstream import Upstream
 from cluster.copying.onhost.wire import Tls, Wire
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.here import heard_of
-
-if TYPE_CHECKING:
-    from cluster.copying.onhost.unpack import Unpacking
 
 _SHOW_S = 0.5
 _TELL_S = 5.0  # how long the next host may take to receive the message that all stop
@@ -49,7 +45,6 @@ class Relay:
         self._upstream = Upstream(self._flow.news, self._secret, spec["silence_s"], self._tls)
         self._feeder = Feeder(self._flow, self._chain[me + 1 :], self._connect, is_plan=spec["plan"])
         self._store: Store | None = None
-        self._unpacking: Unpacking | None = None
         self._own_problem: str | None = None  # why the head has no copy of its own
         self._shown = 0.0
 
@@ -76,7 +71,6 @@ class Relay:
             self._upstream.close()
             if self._store:
                 self._store.abandon(keep=is_lost)
-            self._let_go_of_archive(problem)
             self._target.remove_mark()
         return {
             "error": problem,
@@ -184,39 +178,17 @@ class Relay:
             if kind == "J":
                 if flow.ready != flow.stream.num_chunks or flow.root() != number["root"]:
                     raise LocalError("the whole is not what was sent")
-                self._with_beats(wire, self._settle)
+                self._with_beats(wire, self._target.settle)
                 wire.say(kind="done")
                 return True
             if number != flow.ready:
                 raise WireError("chunks out of order")
             try:
-                self._keep(number, data)
+                self._store.write(number, data)
             except OSError as e:
                 raise LocalError(sentence(e)) from e
             flow.publish(number, data, digest)
             self._show(number)
-
-    def _keep(self, number: int, data: bytes | bytearray) -> None:
-        """Write a chunk to its place. If an archive is to be unpacked, feed the chunk to tar, too."""
-        assert self._store
-        self._store.write(number, data)
-        if self._unpacking and self._flow.stream:
-            for _, entry, offset, _ in self._flow.stream.parts(number):
-                self._unpacking.feed(offset, data, self._store.path_of(entry))
-
-    def _settle(self) -> None:
-        self._target.settle()
-        if self._unpacking:
-            self._unpacking.finish(self._spec["dst"])
-
-    def _let_go_of_archive(self, problem: str | None) -> None:
-        """Remove an archive that has been unpacked, once all hosts after this one have it."""
-        if self._unpacking:
-            self._unpacking.abandon()
-            # No file written: the archive belongs to another host of the same folder.
-            if not problem and self._store and self._store.num_files:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._spec["dst"])
 
     def _take_stream(self, files: list[int], said: list[list[Any]]) -> None:
         flow = self._flow
@@ -225,11 +197,6 @@ class Relay:
             raise LocalError("the copy had begun before this host could say what it needs: copy again")
         stream = Stream(flow.entries, files, {n: at for n, (at, _) in claims.items()})
         self._store = Store(stream, self._spec["dst"], set(self._target.wanted) & set(files))
-        if self._spec["unpack"] and self._target.keeps:
-            # Imported here, because its imports take half of a relay's start.
-            from cluster.copying.onhost.unpack import Unpacking
-
-            self._unpacking = Unpacking(self._spec["unpack"])
         flow.begin(stream, self._store, claims, is_whole=False)
 
     def _with_beats(self, wire: Wire, do: Callable[[], None]) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Collection
 
 FOLDERS = (
     "jobs",
-    "code",
     "environments",
     "notebooks",
     "host-failures",

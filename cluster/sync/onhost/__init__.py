@@ -1,1 +1,1 @@
-"""Sync programs that run on hosts: archives on the shared folder, each host's own copy, the project's folder."""
+"""Code on hosts: the store of archives, working copies of it, and the update of the project's folder."""

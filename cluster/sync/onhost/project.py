@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
 import tarfile
@@ -15,7 +14,7 @@ from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.part import part_of
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
-from cluster.sync.onhost.own_disk import own_archive
+from cluster.sync.onhost.store import archive_path, store_folder
 
 # In the project's folder: paths that a sync brought, one per line, so that a later sync can remove them.
 KNOWN = ".synced"
@@ -37,7 +36,7 @@ def main(project: str, rows: Sequence[Row], content: str = "") -> int:
                 say({"error": f"{project} is a git checkout of its own: bring it up to date with git there"})
                 return 0
             if content:
-                _make(project, [str(row[0]) for row in rows], changed, gone, own_archive(content))
+                _make(project, [str(row[0]) for row in rows], changed, gone, _archive(content))
         if content and services:
             _start_services(project)
             services = "started"
@@ -56,8 +55,15 @@ def main(project: str, rows: Sequence[Row], content: str = "") -> int:
     except OSError as e:
         say({"error": f"{e.filename or project}: {(e.strerror or str(e)).lower()}"})
     except (tarfile.TarError, KeyError) as e:
-        say({"error": f"{own_archive(content)} is damaged: {e}"})
+        with contextlib.suppress(OSError):
+            os.unlink(_archive(content))  # the next sync sends it again
+        say({"error": f"{_archive(content)} is damaged: {e}; sync again"})
     return 0
+
+
+def _archive(content: str) -> str:
+    """Return the path of the archive in this host's store."""
+    return archive_path(store_folder(), content)
 
 
 def _is_equal(path: str, row: Row) -> bool:
@@ -94,7 +100,7 @@ def _make(project: str, names: Sequence[str], changed: Sequence[Row], gone: Sequ
     _make_folder(project)
     with tarfile.open(archive) as opened:
         for row in changed:
-            _put(opened.getmember(row[0]), opened, os.path.join(project, row[0]))
+            _put(row, opened, os.path.join(project, row[0]))
     for name in gone:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(project, name))
@@ -106,17 +112,21 @@ def _make(project: str, names: Sequence[str], changed: Sequence[Row], gone: Sequ
     os.replace(part, os.path.join(project, KNOWN))
 
 
-def _put(member: tarfile.TarInfo, archive: tarfile.TarFile, place: str) -> None:
-    part = part_of(place)
+def _put(row: Row, archive: tarfile.TarFile, place: str) -> None:
+    """Replace a file or link. Raises TarError if the archive does not hold it as it was sent."""
+    member, part = archive.getmember(row[0]), part_of(place)
+    source = archive.extractfile(member) if member.isreg() else None
+    data = source.read() if source else b""
+    if source and hashlib.sha256(data).hexdigest() != row[3]:
+        raise tarfile.ReadError(f"{row[0]} is not what was sent")
     os.makedirs(os.path.dirname(place), exist_ok=True)
     if os.path.isdir(place) and not os.path.islink(place):
         os.rmdir(place)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part)
-    source = archive.extractfile(member) if member.isreg() else None
     if source:
         with open(part, "wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+            target.write(data)
         os.chmod(part, member.mode)
     else:
         os.symlink(member.linkname, part)

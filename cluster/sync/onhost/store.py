@@ -1,4 +1,4 @@
-"""Archives of code on the shared folder, each under its content's digest, written atomically. Runs on the master."""
+"""Store of code on a host: archives that nobody changes, each under its content's digest. Runs on every host."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ import contextlib
 import hashlib
 import json
 import os
-import pwd
+import shutil
+import stat
 import tarfile
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
-from cluster.ssh.onhost.trusted_files import require_place
+from cluster.ssh.onhost.trusted_files import require_own
 from cluster.sync.onhost.content import LINK, Row, digest_of
+from cluster.sync.onhost.unpack import Damaged, unpack
 
-_KEPT_S = 30 * 86400  # age from which unused archives are removed; jobs have their own copies
+FOLDER = "~/.cache/dlami-cluster/code"
+OLD_COPIES = "jobs"  # in it: working copies of jobs that an older version started
+_KEPT_S = 30 * 86400  # age from which unused code is removed; each job has an archive of its own
 _UNFINISHED_S = 86400
 
 
-def main(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> int:
+def main(digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "", is_read: bool = False) -> int:
     """Store the described code if its archive is there. Report whether it is.
 
     Args:
         about: content of a job's `code.json`.
         part: name of an archive that has just been sent.
         rows: the rows that it must have.
+        is_read: also unpack it, for a look at its programs.
     """
     try:
-        say(answer(shared, digest, about, rows, part))
-        return 0
+        say(answer(digest, about, rows, part, is_read=is_read))
     except OSError as e:
-        say({"error": f"{e.filename or shared}: {(e.strerror or str(e)).lower()}"})
-        return 0
-
-
-def folder_in(shared: str) -> str:
-    """Return the folder of this user's code. No other user may write to it or read it."""
-    return os.path.join(shared, "code", _user())
+        say({"error": f"{e.filename or FOLDER}: {(e.strerror or str(e)).lower()}"})
+    return 0
 
 
 def archive_path(folder: str, content: str) -> str:
@@ -51,9 +50,11 @@ def description_path(folder: str, digest: str) -> str:
     return os.path.join(folder, f"{digest}.json")
 
 
-def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> dict[str, Any]:
+def answer(
+    digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "", *, is_read: bool = False
+) -> dict[str, Any]:
     """Return the report of `main`: `folder` and `is_there`, or `error`. Raises OSError."""
-    folder = _made(shared)
+    folder = store_folder()
     content = about["content"]
     archive = archive_path(folder, content)
     if part:
@@ -61,30 +62,57 @@ def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row],
         try:
             if trouble := _trouble_of(path, content, rows):
                 return {"error": trouble}
-            _replace(path, archive)
+            _flush(path)
+            put(path, archive)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-    is_there = os.path.isfile(archive)
+    is_there = holds(archive)
+    if is_there and is_read:
+        try:
+            unpack(archive, content, os.path.join(folder, content))
+            os.utime(os.path.join(folder, content))  # it is used now
+        except Damaged:
+            os.unlink(archive)
+            is_there = False
     if is_there:
-        os.utime(archive)
         _write(description_path(folder, digest), json.dumps(about, indent=1))
-    _forget(folder)
+    forget(folder)
     return {"folder": folder, "is_there": is_there}
 
 
-def _made(shared: str) -> str:
-    """Make the folder, for this user only, and return its path. Raises OSError."""
-    above, folder = os.path.join(shared, "code"), folder_in(shared)
-    if not os.path.lexists(above):
-        os.makedirs(above, exist_ok=True)
-        os.chmod(above, 0o1777)
-    require_place(above, f": as root, 'chown root {above}'")
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    if os.path.islink(folder) or os.stat(folder).st_uid != os.geteuid():
-        raise OSError(0, "is another user's, and code would be run from there: remove it", folder)
+def store_folder() -> str:
+    """Return the store's folder, made for this user only. Raises OSError if another user can write to it."""
+    folder = os.path.expanduser(FOLDER)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    require_own(folder)
     return folder
+
+
+def holds(archive: str) -> bool:
+    """Return True if the store has this archive, which then counts as used now."""
+    if not os.path.isfile(archive):
+        return False
+    os.utime(archive)
+    return True
+
+
+def put(path: str, archive: str) -> None:
+    """Give a complete file the archive's name, read-only."""
+    os.chmod(path, 0o400)
+    os.replace(path, archive)
+
+
+def forget(folder: str) -> None:
+    """Remove code that was not used for a long time, and unfinished files. Copies of older jobs stay."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            age = time.time() - found.st_mtime
+            if name == OLD_COPIES or age <= (_UNFINISHED_S if name.endswith("part") else _KEPT_S):
+                continue
+            shutil.rmtree(path, ignore_errors=True) if stat.S_ISDIR(found.st_mode) else os.unlink(path)
 
 
 def _trouble_of(path: str, content: str, rows: Sequence[Row]) -> str:
@@ -108,13 +136,13 @@ def _trouble_of(path: str, content: str, rows: Sequence[Row]) -> str:
     return f"{len(wanted)} of {len(rows)} files did not arrive" if wanted else ""
 
 
-def _replace(path: str, place: str) -> None:
+def _flush(path: str) -> None:
+    """Wait until a file is on disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(path, place)
 
 
 def _write(path: str, text: str) -> None:
@@ -123,21 +151,3 @@ def _write(path: str, text: str) -> None:
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     os.replace(part, path)
-
-
-def _forget(folder: str) -> None:
-    """Remove archives that were not used for a long time, and unfinished ones."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):
-            age = time.time() - os.lstat(path).st_mtime
-            if age > (_UNFINISHED_S if name.endswith(".part") else _KEPT_S):
-                os.unlink(path)
-
-
-def _user() -> str:
-    """Return this user's name, or its number if it has none."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

@@ -1,0 +1,75 @@
+"""Working copies of code on hosts, unpacked from each host's store. Nothing is sent to a host whose store has it."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.copying.copy import Transfer, copy
+from cluster.errors import ClusterError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
+
+_PROGRAM = "cluster.sync.onhost.working_copy"
+_MAKING = Limits(total_s=600)  # a copy of thousands of files on a busy disk
+
+
+class NotBrought(ClusterError):
+    """Error for hosts that do not have the code, with the reasons."""
+
+    def __init__(self, why: Mapping[str, str]) -> None:
+        same: dict[str, list[str]] = {}
+        for address, reason in why.items():
+            same.setdefault(reason, []).append(address)
+        super().__init__("\n".join(f"the code is not on {fold(hosts)}: {text}" for text, hosts in same.items()))
+        self.why = dict(why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Code that hosts are to have: in their stores, and as a job's working copy if `folder` is given."""
+
+    archive: str  # its path on the cluster's first host, from which it is broadcast
+    content: str  # digest of its files
+    folder: str = ""  # of the working copy
+    files: Mapping[str, str] = field(default_factory=dict)  # texts of the job's other files, by path
+    folders: Sequence[str] = ()  # other folders of the job
+
+
+def provide(reach: Reach, cluster: Cluster, hosts: Sequence[Host], wanted: Wanted) -> int:
+    """Have the code on these hosts, and return how many of them it was sent to. Raises NotBrought.
+
+    A working copy that is there stays as it is.
+    """
+    answers, why = _ask(reach, hosts, wanted, dict.fromkeys(hosts, wanted.archive))
+    lacking = [h for h, said in answers.items() if not said["is_there"]]
+    sent: dict[Host, str] = {}
+    # Users' homes may differ, and a broadcast has one path for all.
+    for archive in dict.fromkeys(answers[h]["archive"] for h in lacking):
+        group = [h for h in lacking if answers[h]["archive"] == archive]
+        place = f"{archive}.{secrets.token_hex(4)}.part"  # of this broadcast alone
+        copied = copy(reach, cluster, group, Transfer(src=wanted.archive, dst=place))
+        why |= {o.host.address: str(o.error) for o in copied.failed}
+        sent |= {o.host: place for o in copied.outcomes if not o.error}
+    answers, also = _ask(reach, list(sent), wanted, sent)
+    damaged = {h.address: f"{wanted.archive} is damaged" for h, said in answers.items() if not said["is_there"]}
+    if why := {**why, **also, **damaged}:
+        raise NotBrought(why)
+    return len(sent)
+
+
+def _ask(
+    reach: Reach, hosts: Sequence[Host], wanted: Wanted, sources: Mapping[Host, str]
+) -> tuple[dict[Host, Any], dict[str, str]]:
+    """Have hosts make what they can of their stores. Return their answers, and by address why others have none."""
+    if not hosts:
+        return {}, {}
+    asked = program(_PROGRAM, wanted.content, wanted.folder, dict(wanted.files), list(wanted.folders))
+    results, answers = ask(reach, hosts, asked, lambda h: (sources[h],), limits=_MAKING)
+    why = {h.address: answers[h].get("error") if h in answers else r.problem for h, r in results.items()}
+    why = {address: str(text) for address, text in why.items() if text}
+    return {h: said for h, said in answers.items() if h.address not in why}, why
