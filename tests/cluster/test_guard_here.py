@@ -24,7 +24,7 @@ from cluster.guard import line, tell
 from cluster.guard.keep import Seen, keep, seconds_of, seen
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.activity import Process, busy
-from cluster.guard.onhost.api import Api, Groups, Refused, terms
+from cluster.guard.onhost.api import Api, Groups, HalfSet, Refused, terms
 from cluster.guard.onhost.history import Past
 from cluster.guard.onhost.policy import NEVER, State, Terms
 from cluster.guard.onhost.renew import Place
@@ -277,9 +277,24 @@ def test_a_request_that_is_refused_for_its_time_is_made_again_by_aws_s_clock(say
     )
     for said in ([(403, late, T + 59)], [(403, late, T + 60), (403, late, T + 180)]):
         answers = says(*said)
-        with pytest.raises(Refused, match=r"^PutScheduledUpdateGroupAction: SignatureDoesNotMatch: expired$"):
-            Api("us-east-1", "demo").put(T)
+        with pytest.raises(Refused, match=r"^DescribeAutoScalingGroups: SignatureDoesNotMatch: expired$"):
+            Api("us-east-1", "demo").groups()
         assert not answers.said
+
+
+@pytest.mark.parametrize("refused", [(), ("workers",), ("master",), ("workers", "master")])
+def test_each_group_gets_its_end_whatever_the_other_says(says: Any, refused: tuple[str, ...]) -> None:
+    """A refusal names the group; that only one has its end is told apart from that none has."""
+    no = (400, REFUSAL.format("Throttling", "Rate exceeded"), None)
+    answers = says(*(no if name in refused else (200, "", None) for name in ("workers", "master")))
+    kind = None
+    try:
+        Api("us-east-1", "demo").put(T)
+    except Refused as e:
+        kind, said = type(e), str(e)
+        assert all(f"demo-{name} is not set: " in said for name in refused) and "Rate exceeded" in said
+    assert (None, HalfSet, Refused)[len(refused)] == kind
+    assert ["demo-workers", "demo-master"] == [one["AutoScalingGroupName"] for one in answers.asked]
 
 
 @pytest.mark.parametrize(
@@ -454,6 +469,7 @@ class Told:
     def __init__(self, *, refuses: str = "", refuses_ends: str = "", found: Terms | None = None) -> None:
         self.refuses, self.refuses_ends, self.found = refuses, refuses_ends, found or Terms(idle_minutes=60)
         self.end: float | None = None
+        self.half = ""  # why one of the two groups refuses its end
 
     def now(self) -> float:
         return T + self.offset_s
@@ -470,6 +486,8 @@ class Told:
         if self.refuses_ends:
             raise Refused(self.refuses_ends)
         self.end = at
+        if self.half:
+            raise HalfSet(self.half)
 
 
 def test_the_first_look_asks_for_an_end_and_says_so(place: Place) -> None:
@@ -484,6 +502,24 @@ def test_the_first_look_asks_for_an_end_and_says_so(place: Place) -> None:
     }
     assert "no route" == renew.look(Told(refuses="no route"), place).told["trouble"]
     assert "too late" == renew.look(Told(refuses_ends="too late"), replace(place, life="2")).told["trouble"]
+
+
+def test_an_end_that_one_group_refuses_is_asked_for_again(place: Place) -> None:
+    """The earlier of both ends is warned of, or jobs there would end unsaved; the other group is named until it has it."""
+    aws = Told()
+    renew.look(aws, place)
+    aws.found, aws.half = Terms(idle_minutes=30), "the end of demo-master is not set: Throttling"
+    for _ in range(2):
+        aws.end = None
+        told = renew.look(aws, place).told
+        assert (T + 1800, T + 1800, aws.half) == (aws.end, told["end"], told["trouble"])
+    aws.half = ""
+    assert (T + 1800, "") == tuple(renew.look(aws, place).told[name] for name in ("end", "trouble"))
+    aws.end = None
+    renew.look(aws, place)
+    assert aws.end is None, "both have it"
+    aws.found, aws.half = Terms(idle_minutes=90), "the end of demo-workers is not set: Throttling"
+    assert T + 1800 == renew.look(aws, place).told["end"], "the group that has not moved ends first"
 
 
 def test_no_end_is_put_off_by_a_guard_that_forgets(place: Place, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ class Refused(Exception):
     """AWS refused a request or did not answer; the text is the reason."""
 
 
+class HalfSet(Refused):
+    """AWS accepted a scheduled end for one of the two groups only; the text names the other, with the reason."""
+
+
 @dataclass(frozen=True)
 class Groups:
     """Terms and instances of the master's and the workers' group, as Auto Scaling describes them."""
@@ -87,15 +91,21 @@ class Api:
         return past(told[0], told[1], alive, datetime.datetime.fromtimestamp(self.now(), _UTC))
 
     def put(self, at: float) -> None:
-        """Schedule both groups to shrink to zero instances at this time. Raises Refused.
+        """Schedule both groups to shrink to zero instances at this time. Raises Refused, or HalfSet.
 
-        The workers' group comes first, so that it is the one that is set if AWS accepts only one of the two requests.
+        A refusal of one group does not keep the other from its end.
         """
         start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(at)))
         sizes = {"MinSize": "0", "MaxSize": "0", "DesiredCapacity": "0"}
+        refused = []
         for name in reversed(self._names):
             asked = {"AutoScalingGroupName": name, "ScheduledActionName": ACTION, "StartTime": start, **sizes}
-            self._ask("PutScheduledUpdateGroupAction", asked)
+            try:
+                self._ask("PutScheduledUpdateGroupAction", asked)
+            except Refused as e:
+                refused.append(f"the end of {name} is not set: {e}")
+        if refused:
+            raise (HalfSet if len(refused) < len(self._names) else Refused)("; ".join(refused))
 
     def _until(self) -> float | None:
         """Return the earliest scheduled end of the two groups; None if none is scheduled. Raises Refused."""

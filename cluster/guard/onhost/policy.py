@@ -57,7 +57,8 @@ class State:
     is_counted: bool = False  # `began` and `hours` include the groups' history
     wishes: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By user: the id of the last 'inv keep' request, and until when it holds."""
-    until: float | None = None  # the lease that AWS has accepted
+    until: float | None = None  # the lease that AWS has accepted; if for one group only, the earlier of both ends
+    is_half_set: bool = False  # AWS has accepted the last lease for one group only: it is requested again
     warned_s: float = NEVER  # seconds before the end of the last warning
     saved: bool = False
     signs: dict[str, str] = field(default_factory=dict)
@@ -142,7 +143,7 @@ def plan(terms: Terms, state: State, look: Look) -> Plan:
         state = dataclasses.replace(state, until=look.until)
     wanted, why = _end(terms, state, look.now)
     target = _target(wanted, state.until, look.now)
-    moves = target is not None and (state.until is None or abs(target - state.until) >= SLACK_S)
+    moves = target is not None and (state.until is None or state.is_half_set or abs(target - state.until) >= SLACK_S)
     return Plan(state=state, lease=target if moves else None, end=wanted, why=why)
 
 
@@ -161,7 +162,12 @@ def _target(wanted: float, until: float | None, now: float) -> float | None:
 
 def taken(state: State, lease: float) -> State:
     """Return the state after AWS has accepted a lease."""
-    return dataclasses.replace(state, until=lease)
+    return dataclasses.replace(state, until=lease, is_half_set=False)
+
+
+def half_taken(state: State, lease: float) -> State:
+    """Return the state after AWS has accepted a lease for one group only: users are warned of the earlier end."""
+    return dataclasses.replace(state, until=min(lease, state.until or lease), is_half_set=True)
 
 
 def _seen(state: State, look: Look) -> State:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from cluster.guard.onhost import policy
 from cluster.guard.onhost.activity import write
-from cluster.guard.onhost.api import Api, Groups, Refused
+from cluster.guard.onhost.api import Api, Groups, HalfSet, Refused
 from cluster.guard.onhost.history import Past
 from cluster.guard.onhost.policy import Look, State, Terms
 from cluster.guard.onhost.root_code import not_roots
@@ -58,7 +58,7 @@ class Aws(Protocol):
         """Return what the groups record of the time up to now. Raises Refused."""
 
     def put(self, at: float) -> None:
-        """Schedule the cluster's end. Raises Refused."""
+        """Schedule the cluster's end. Raises Refused, or HalfSet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,8 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
         try:
             aws.put(plan.lease)
             state = policy.taken(state, plan.lease)
+        except HalfSet as e:
+            state, trouble = policy.half_taken(state, plan.lease), str(e)
         except Refused as e:
             trouble = str(e)
     due = policy.warning(terms, state, aws.now())
