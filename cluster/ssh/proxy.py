@@ -80,21 +80,23 @@ def complaint(path: Path) -> str:
 
 
 def _instance_at(ec2: Any, address: str, neighbour: str) -> str:
-    """Return the id of the running instance with a private address, or a private name.
+    """Return the id of the running instance with a private address or name in the neighbour's VPC.
 
-    If several have it, the one in the neighbour's VPC is returned.
+    Private addresses are not unique in an account. Raises RuntimeError if that VPC has none.
     """
     if re.fullmatch(r"i-[0-9a-f]{8,17}", address):
         return address
     kind = "private-ip-address" if re.fullmatch(r"[0-9.]+", address) else "private-dns-name"
     running = {"Name": "instance-state-name", "Values": ["running"]}
     found = _instances(ec2, Filters=[{"Name": kind, "Values": [address]}, running])
-    if len(found) > 1:
-        vpc = _instances(ec2, InstanceIds=[neighbour])[0]["VpcId"]
-        found = [one for one in found if one["VpcId"] == vpc]
     if not found:
         raise RuntimeError("no instance that runs has this address")
-    return str(found[0]["InstanceId"])
+    vpc = _instances(ec2, InstanceIds=[neighbour])[0]["VpcId"]
+    own = [one for one in found if one["VpcId"] == vpc]
+    if not own:
+        others = ", ".join(f"{one['InstanceId']} in {one['VpcId']}" for one in found)
+        raise RuntimeError(f"no instance of {neighbour}'s network {vpc} has this address, only {others}")
+    return str(own[0]["InstanceId"])
 
 
 def _instances(ec2: Any, **asked: Any) -> list[Any]:

@@ -56,11 +56,12 @@ class Lending(http.server.BaseHTTPRequestHandler):
 
     @classmethod
     def described(cls, asked: str) -> str:
-        """The instances whose private address is asked for, as EC2 says it."""
+        """The instances whose private address or id is asked for, as EC2 says it."""
+        known = {GATEWAY: "", **cls.addresses}
         items = "".join(
             f"<item><instanceId>{name}</instanceId><vpcId>vpc-1</vpcId></item>"
-            for name, address in cls.addresses.items()
-            if f"Filter.1.Value.1={address}&" in f"{asked}&"
+            for name, address in known.items()
+            if f"Filter.1.Value.1={address}&" in f"{asked}&" or f"InstanceId.1={name}&" in f"{asked}&"
         )
         return (
             '<DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><reservationSet><item>'
@@ -406,16 +407,21 @@ def test_a_master_that_shows_another_key_is_not_believed(lab: Lab, cluster: Clus
     assert Reason.CHANGED_HOST is refusal(load_cluster(str(laptop.folder))).reason
 
 
-def test_an_address_that_two_networks_have_is_the_gateway_s_neighbour() -> None:
-    """Private addresses are not unique in an account."""
+@pytest.mark.parametrize("networks", [("vpc-2", "vpc-1"), ("vpc-1",), ("vpc-2",), ()])
+def test_a_key_is_lent_in_the_gateway_s_network_alone(networks: tuple[str, ...]) -> None:
+    """Private addresses are not unique in an account: an instance elsewhere that has one is a stranger's."""
 
     class Ec2:
         def describe_instances(self, **asked: Any) -> Any:
-            twins = [{"InstanceId": "i-0b", "VpcId": "vpc-2"}, {"InstanceId": "i-0c", "VpcId": "vpc-1"}]
-            found = [{"InstanceId": "i-0a", "VpcId": "vpc-1"}] if "InstanceIds" in asked else twins
+            there = [{"InstanceId": f"i-{vpc}", "VpcId": vpc} for vpc in networks]
+            found = [{"InstanceId": "i-0a", "VpcId": "vpc-1"}] if "InstanceIds" in asked else there
             return {"Reservations": [{"Instances": [one]} for one in found]}
 
-    assert "i-0c" == proxy._instance_at(Ec2(), "10.0.0.5", "i-0a")
+    if "vpc-1" in networks:
+        assert "i-vpc-1" == proxy._instance_at(Ec2(), "10.0.0.5", "i-0a")
+        return
+    with pytest.raises(RuntimeError, match="only i-vpc-2 in vpc-2" if networks else "no instance that runs"):
+        proxy._instance_at(Ec2(), "10.0.0.5", "i-0a")
 
 
 def test_a_key_s_public_half_is_the_one_beside_it_or_its_own(tmp_path: Path) -> None:
