@@ -16,7 +16,7 @@ def put_off(say: str = "", *, forgets_ctrl_c: bool = False) -> Iterator[None]:
 
     Args:
         say: message for each signal, for an impatient operator.
-        forgets_ctrl_c: drop the signals that have no handler besides Python's own.
+        forgets_ctrl_c: drop a Ctrl-C that has no handler besides Python's own. TERM and HUP are never dropped.
     """
     if threading.current_thread() is not threading.main_thread():  # signals are handled only in the main thread
         yield
@@ -36,5 +36,5 @@ def put_off(say: str = "", *, forgets_ctrl_c: bool = False) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for late in dict.fromkeys(heard):
             own = before[signal.Signals(late)]
-            if not forgets_ctrl_c or (callable(own) and own != signal.default_int_handler):
+            if not (forgets_ctrl_c and late == signal.SIGINT and own in (signal.default_int_handler, signal.SIG_DFL)):
                 signal.raise_signal(late)

@@ -64,6 +64,6 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
 def undisturbed() -> contextlib.AbstractContextManager[None]:
     """Postpone Ctrl-C, TERM and HUP, and print a line when one arrives.
 
-    Afterwards the program's own handlers receive the signals. A signal without such a handler is dropped.
+    Afterwards they take effect, but for a Ctrl-C without a handler of the program's own: it has had its effect.
     """
     return put_off("ending the processes on the hosts; that takes seconds, half a minute at most", forgets_ctrl_c=True)

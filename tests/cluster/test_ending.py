@@ -133,6 +133,22 @@ def test_a_signal_that_somebody_waits_for_is_only_late(capsys: pytest.CaptureFix
     assert 3 == capsys.readouterr().err.count("ending the processes on the hosts")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_shield_only_delays_the_end_that_somebody_asked_for(number: signal.Signals) -> None:
+    """`kill PID` of a command that ends its processes on the hosts ends it afterwards, whether or not it has a handler."""
+    held = f"""
+import os, signal
+from cluster.ssh.ending import undisturbed
+with undisturbed():
+    signal.raise_signal(signal.SIGINT)
+    os.kill(os.getpid(), {int(number)})
+    print("all ended", flush=True)
+print("goes on", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", held], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (-number, "all ended\n") == (done.returncode, done.stdout)
+
+
 def test_what_was_not_seen_to_end_is_not_called_ended() -> None:
     """The count and the hosts with what stays there."""
     two = (HERE, Host(rank=1, address="b", slots=1))
