@@ -27,7 +27,7 @@ def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTF
 
     Raises ClusterError that names unreachable workers after `wait_s`, or as soon as `is_over` returns True.
     """
-    deadline, why = time.monotonic() + wait_s, {str(file): "is not there"}
+    began, why = time.monotonic(), {str(file): "is not there"}
     while True:
         if file.exists():
             workers = read_hostfile(file)
@@ -40,12 +40,14 @@ def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTF
                     LAUNCHER,
                     *(_host(n + 1, name, w) for n, (name, w) in enumerate(zip(names, workers, strict=True))),
                 )
-        if is_over() or time.monotonic() > deadline:
+        is_told_to_end, waited_s = is_over(), time.monotonic() - began
+        if is_told_to_end or waited_s > wait_s:
             break
         time.sleep(_LOOK_S)
     first, text = next(iter(why.items()))
     raise ClusterError(
-        f"after {wait_s:g} s {counted(len(why), 'worker')} of the job cannot be reached: {fold(why)}; {first}: {text}. "
+        f"{'this pod was told to end: ' if is_told_to_end else ''}after {waited_s:.0f} s "
+        f"{counted(len(why), 'worker')} of the job cannot be reached: {fold(why)}; {first}: {text}. "
         "'kubectl describe pod' says why a pod does not run"
     )
 
