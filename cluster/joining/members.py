@@ -8,6 +8,7 @@ from typing import Any
 from cluster import hostset
 from cluster.errors import ConfigError
 from cluster.hosts import ADDRESS, LOCAL, Host, parse_hostfile
+from cluster.hostset import fold
 
 NO_GPU_SLOTS = 1
 
@@ -33,7 +34,7 @@ class HostSeen:
     address: str  # its own address, after any address translation
     user: str
     home: str
-    gpus: int
+    gpus: int | None  # None: there are some, and nvidia-smi fails
     may_be_root: bool
     has_project: bool
     has_runtime: bool
@@ -89,7 +90,7 @@ def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
         address=str(said["address"] or fallback),
         user=str(said["user"]),
         home=str(said["home"]),
-        gpus=int(said["gpus"]),
+        gpus=None if said["gpus"] is None else int(said["gpus"]),
         may_be_root=bool(said["may_be_root"]),
         has_project=bool(said["has_project"]),
         has_runtime=bool(said["has_runtime"]),
@@ -97,8 +98,16 @@ def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
 
 
 def hosts_of(members: Sequence[Member], seen: Mapping[str, HostSeen]) -> tuple[Host, ...]:
-    """Return the hosts for the hostfile: private addresses, GPUs as slots. Raises ConfigError if one is named twice."""
+    """Return the hosts for the hostfile: private addresses, GPUs as slots.
+
+    Raises ConfigError if one is named twice, or if its GPUs cannot be counted and its slots were not given.
+    """
     hosts: dict[str, Host] = {}
+    if unknown := [m.address for m in members if m.slots is None and seen[m.address].gpus is None]:
+        raise ConfigError(
+            f"nvidia-smi fails on {fold(unknown)}, so its GPUs cannot be counted: 'nvidia-smi -L' there says why; "
+            "mend that, or give the number of GPUs with --slots"
+        )
     for member in members:
         told = seen[member.address]
         if told.address in hosts:

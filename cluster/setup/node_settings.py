@@ -89,7 +89,7 @@ def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
 def find_changes(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host]
 ) -> tuple[dict[Host, list[Change]], dict[Host, str]]:
-    """Return the changes that each of these hosts needs, and why other hosts gave no answer.
+    """Return the changes that each of these hosts needs, and why hosts or some of their GPUs gave no answer.
 
     All hosts of the cluster are queried, because they are compared.
     """
@@ -101,7 +101,8 @@ def find_changes(
         for h in hosts
         if h in told
     }
-    return found, {h: r.problem for h, r in results.items() if h in hosts and h not in told}
+    silent = {h: told[h].get("gpus_unread", "") if h in told else results[h].problem for h in hosts}
+    return found, {h: why for h, why in silent.items() if why}
 
 
 def apply_changes(reach: Reach, changes: Mapping[Host, Sequence[Change]]) -> dict[Host, list[Change]]:

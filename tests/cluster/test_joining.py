@@ -139,7 +139,7 @@ def test_hosts_come_to_those_that_are_there() -> None:
             named([word])
 
 
-def a_host(address: str, gpus: int = 0) -> HostSeen:
+def a_host(address: str, gpus: int | None = 0) -> HostSeen:
     """A host that has nothing of ours yet."""
     return HostSeen(
         address=address,

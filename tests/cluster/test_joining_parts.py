@@ -21,8 +21,10 @@ from cluster.joining.gather import Gathered, JoinRequest
 from cluster.joining.join import Joined
 from cluster.joining.keys import HostKey, key_in, known_as
 from cluster.joining.members import HostSeen, Member, hosts_of, in_hostfile, named, seen, with_new_members
+from cluster.joining.onhost import look as joining_look
 from cluster.joining.trust import NotTheHost, Proof, Shown
 from cluster.ssh.fanout import Reach
+from cluster.ssh.onhost import pci
 from cluster.ssh.result import FanOut, FanOutError, Result
 from tests.cluster.reach_here import ReachHere
 
@@ -110,6 +112,41 @@ def test_a_host_says_what_it_is() -> None:
         address="f", user="u", home="/h", gpus=8, may_be_root=False, has_project=True, has_runtime=False
     ) == seen(said, "f")
     assert "own" == seen({**said, "address": "own"}, "f").address
+
+
+def test_gpus_that_cannot_be_counted_are_not_taken_for_one_slot() -> None:
+    """Seven of eight GPUs would stay idle, and nobody would see it; slots that were given are believed."""
+    told = {a: a_host(f"own-{a}", gpus=g) for a, g in (("a", 8), ("b", None))}
+    with pytest.raises(ConfigError, match=r"nvidia-smi fails on b\b.*--slots"):
+        hosts_of([Member(address="a"), Member(address="b")], told)
+    assert [8, 8] == [h.slots for h in hosts_of([Member(address="a"), Member(address="b", slots=8)], told)]
+
+
+@pytest.mark.parametrize(
+    ("smi", "cards", "gpus"),
+    [
+        ("echo 'GPU 0: NVIDIA H100'; echo 'GPU 1: NVIDIA H100'", 2, 2),
+        ("echo 'GPU 0: NVIDIA H100'; echo 'Unable to determine the device handle for GPU1'; exit 15", 2, None),
+        ("echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9", 2, None),
+        ("echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9", 0, 0),
+        ("echo 'No devices found.'", 0, 0),
+        (None, 2, 0),
+    ],
+)
+def test_a_host_counts_its_gpus_or_says_that_it_cannot(
+    smi: str | None, cards: int, gpus: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of a CPU instance has nvidia-smi, too: what tells them apart is the PCI bus."""
+    for number in range(cards):
+        (tmp_path / f"pci/{number}").mkdir(parents=True)
+        (tmp_path / f"pci/{number}/vendor").write_text("0x10de\n")
+        (tmp_path / f"pci/{number}/class").write_text("0x030200\n")
+    if smi:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(pci, "BUS", str(tmp_path / "pci"))
+    assert gpus == joining_look._gpus()
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,24 @@ def test_settings_of_gpus_are_read_whole_or_not_at_all(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     assert [{name: f"{name}'s" for name in GPU_FIELDS}] == settings.now("", [])["gpus"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "cards", "why"), [(1, 15, 2, "lost"), (1, 0, 2, "1 of 2"), (2, 0, 2, ""), (0, 9, 0, "")]
+)
+def test_one_dead_gpu_keeps_no_settings_from_the_others(
+    rows: int, code: int, cards: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host is still named; an image for GPUs on a machine without one is nothing to name."""
+    whole = ", ".join(f"{name}'s" for name in GPU_FIELDS)
+    lines = f'echo "{whole}"\n' * rows + (
+        "echo 'Unable to determine the device handle: GPU is lost' >&2\n" if code else ""
+    )
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}exit {code}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(settings, "devices", lambda: {"gpus": cards})
+
+    told = settings.now("", [])
+    assert rows == len(told["gpus"])
+    assert why in told["gpus_unread"] and bool(why) == bool(told["gpus_unread"])

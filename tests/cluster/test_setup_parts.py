@@ -220,7 +220,7 @@ def test_a_host_tells_its_settings(programs: Any) -> None:
     programs(ip=f"echo '{json.dumps(links)}'")
     told = settings.now("10.0.0.1", ["net.core.somaxconn", "no.such.name"])
     least = Path("/proc/sys/net/core/somaxconn").read_text().strip()
-    assert {"gpus": [], "card": ["ens5", 9001], "kernel": {"net.core.somaxconn": least}} == told
+    assert {"gpus": [], "gpus_unread": "", "card": ["ens5", 9001], "kernel": {"net.core.somaxconn": least}} == told
     programs(ip="true")
     assert settings.now("10.0.0.1", [])["card"] is None
 

@@ -21,6 +21,7 @@ from cluster.health.onhost import pairs, readings
 from cluster.health.report import Report, as_record, ranks
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
+from cluster.ssh.onhost import pci
 
 HOSTS = tuple(Host(rank=n, address=f"10.0.0.{n}", slots=8) for n in range(4))
 BAD = Problem(check="space", what="/ is full", means="m", verdict=Verdict.RESTART_JOB, do="d")
@@ -440,21 +441,17 @@ def test_a_process_that_spins_is_told_and_one_that_sleeps_is_not() -> None:
     assert 0 <= found[spins.pid]["age_s"] < 3600
 
 
-def test_cards_are_counted_as_the_pci_bus_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cards_are_counted_as_the_pci_bus_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's that compute or show, and Amazon's that are EFA; whatever drivers say."""
     bus = {
         "1": ("0x10de", "0x030200", ""), "2": ("0x10de", "0x030000", ""), "3": ("0x10de", "0x068000", ""),
         "4": ("0x1d0f", "0x020000", "0xefa1"), "5": ("0x1d0f", "0x020000", "0xec20"), "6": ("0x8086", "0x030000", "0xefa1"),
     }  # fmt: skip
-    told = {
-        f"/sys/bus/pci/devices/{n}/{name}": f"{text}\n"
-        for n, texts in bus.items()
-        for name, text in zip(("vendor", "class", "device"), texts, strict=True)
-    }
-    everything = {path: text for path, text in told.items() if path.endswith("vendor")}
-    monkeypatch.setattr(
-        readings, "files", lambda patterns: everything if "*" in patterns[0] else {patterns[0]: told[patterns[0]]}
-    )
+    for number, texts in bus.items():
+        (tmp_path / number).mkdir()
+        for name, text in zip(("vendor", "class", "device"), texts, strict=True):
+            (tmp_path / number / name).write_text(f"{text}\n")
+    monkeypatch.setattr(pci, "BUS", str(tmp_path))
     assert {"gpus": 2, "efas": 1} == readings.devices()
 
 

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from cluster.health.onhost.owner import Owners
+from cluster.ssh.onhost.pci import devices
 from cluster.ssh.onhost.shared_tree import troubles
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.onhost.trusted_files import read_file, trusted_users
@@ -214,18 +215,6 @@ def _code(project: str) -> str:
             with open(path, "rb") as file:
                 total = zlib.crc32(path[len(project) :].encode() + b"\0" + file.read() + b"\0", total)
     return f"{total:08x}"
-
-
-def devices() -> dict[str, int]:
-    """Return the number of NVIDIA GPUs and EFA cards on the PCI bus, independent of their drivers."""
-    found = {"gpus": 0, "efas": 0}
-    for path, vendor in files(["/sys/bus/pci/devices/*/vendor"]).items():
-        folder = os.path.dirname(path)
-        if vendor.strip() == "0x10de":
-            found["gpus"] += files([f"{folder}/class"]).get(f"{folder}/class", "").startswith(("0x0300", "0x0302"))
-        elif vendor.strip() == "0x1d0f":
-            found["efas"] += files([f"{folder}/device"]).get(f"{folder}/device", "").startswith("0xefa")
-    return found
 
 
 def instance() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.pci import devices
 
 
 def _ends_well(*words: str, timeout_s: float = 10.0) -> bool:
@@ -27,14 +29,14 @@ def _ends_well(*words: str, timeout_s: float = 10.0) -> bool:
         return False
 
 
-def _gpus() -> int:
-    if not shutil.which("nvidia-smi"):
-        return 0
-    try:
+def _gpus() -> int | None:
+    """Return the number of GPUs; None if there are NVIDIA cards and nvidia-smi fails."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU") for line in said.stdout.splitlines())
+        found = sum(line.startswith("GPU ") for line in said.stdout.splitlines())
+        if found and not said.returncode:
+            return found
+    return None if shutil.which("nvidia-smi") and devices()["gpus"] else 0
 
 
 def look(project: str) -> dict[str, Any]:

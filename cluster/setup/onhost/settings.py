@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.pci import devices
 from cluster.ssh.onhost.telling_line import telling_line
 
 GPU_FIELDS = (
@@ -21,13 +22,19 @@ _LIMIT_S = 30.0
 _SBIN = ("/usr/sbin", "/sbin")  # often on root's PATH alone
 
 
+class Failed(RuntimeError):
+    """Error: a command failed. What it printed before is `printed`."""
+
+    def __init__(self, why: str, printed: str = "") -> None:
+        super().__init__(why)
+        self.printed = printed
+
+
 def now(address: str, kernel: list[str]) -> dict[str, Any]:
     """Return the settings of each GPU, of the card with this address, and of the kernel, as far as they exist."""
-    told: dict[str, Any] = {"gpus": [], "card": None, "kernel": {}}
+    told: dict[str, Any] = {"gpus": [], "gpus_unread": "", "card": None, "kernel": {}}
     if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-        rows = csv.reader(_said(query).splitlines(), skipinitialspace=True)
-        told["gpus"] = [{n: row[i] for i, n in enumerate(GPU_FIELDS)} for row in rows if len(row) == len(GPU_FIELDS)]
+        told["gpus"], told["gpus_unread"] = _gpus()
     for link in _links():
         if any(a.get("local") == address for a in link["addr_info"]):
             told["card"] = [link["ifname"], link["mtu"]]
@@ -37,6 +44,23 @@ def now(address: str, kernel: list[str]) -> dict[str, Any]:
             with open(path) as file:
                 told["kernel"][name] = " ".join(file.read().split())
     return told
+
+
+def _gpus() -> tuple[list[dict[str, str]], str]:
+    """Return the settings of each GPU that answers, and why others do not; "" if all do.
+
+    One dead GPU makes nvidia-smi fail although it prints the others' rows.
+    """
+    printed, why = "", ""
+    try:
+        printed = _said(["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"])
+    except Failed as e:
+        printed, why = e.printed, str(e)
+    rows = [row for row in csv.reader(printed.splitlines(), skipinitialspace=True) if len(row) == len(GPU_FIELDS)]
+    count = devices()["gpus"]
+    if not why and count > len(rows):
+        why = f"nvidia-smi answers for {len(rows)} of {count} GPUs"
+    return [dict(zip(GPU_FIELDS, row)) for row in rows], why if rows or count else ""  # noqa: B905 - Python 3.9
 
 
 def _links() -> list[dict[str, Any]]:
@@ -64,7 +88,7 @@ def main(verb: str, *arguments: Any) -> None:
 
 
 def _said(words: list[str]) -> str:
-    """Return what a command prints. Raises RuntimeError with the command's own message."""
+    """Return what a command prints. Raises Failed with the command's own message."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
     environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
     try:
@@ -72,9 +96,8 @@ def _said(words: list[str]) -> str:
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
+        raise Failed(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
     if done.returncode:
-        raise RuntimeError(
-            f"{words[0]}: {telling_line(done.stderr) or telling_line(done.stdout) or f'exited {done.returncode}'}"
-        )
+        why = telling_line(done.stderr) or telling_line(done.stdout) or f"exited {done.returncode}"
+        raise Failed(f"{words[0]}: {why}", done.stdout)
     return done.stdout
