@@ -20,6 +20,11 @@ POLITE = 10  # the writer's niceness: a tenth of a core that the training keeps 
 State = Callable[[], dict[str, np.ndarray]]
 
 
+def last_good(written: Facts | None) -> str:
+    """Return the sentence on the checkpoint to go back to once weights or losses are no numbers."""
+    return f"the newest checkpoint is of step {written.step}" if written else "no checkpoint was written before"
+
+
 class Saver:
     """Writer of one folder's checkpoints, one at a time. Memory holds at most one copy of the state.
 
@@ -128,5 +133,5 @@ class Saver:
             if not np.isfinite(array).all():
                 raise CommonError(
                     f"{name} holds values that are no numbers after step {step - 1}: lower {self._rate} or warm up "
-                    "longer; the last checkpoint is from before"
+                    f"longer; {last_good(self.written)}"
                 )

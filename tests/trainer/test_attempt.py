@@ -313,6 +313,7 @@ def looking(ranks_losses: list[float], skips: int = 0) -> Any:
         _stopping=Stop.NO,
         _is_due=False,
         _skips=skips,
+        saver=None,
     )
 
 
@@ -341,6 +342,11 @@ def test_a_loss_that_is_no_number_ends_the_training_and_names_the_ranks() -> Non
     """With their hosts, all of those where it began."""
     with pytest.raises(CommonError, match=r"^the loss is nan at about step 12, first on rank 1 \(b\), 2 \(c\): lower"):
         Attempt._look(looking([math.nan, math.inf]), replace(FINE, loss=math.nan))
+    for written, said in ((None, "no checkpoint was written"), (SimpleNamespace(step=8), "checkpoint is of step 8")):
+        held = looking([math.nan, math.inf])
+        held.saver = SimpleNamespace(written=written)
+        with pytest.raises(CommonError, match=said):
+            Attempt._look(held, replace(FINE, loss=math.nan))
 
 
 def test_a_request_is_kept_until_it_is_met() -> None:

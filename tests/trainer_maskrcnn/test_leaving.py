@@ -179,6 +179,7 @@ def test_a_loss_that_is_no_number_is_told_and_not_saved(shapes: Path, tmp_path: 
     attempt, _ = attempt_at(shapes, tmp_path, 4, one=float("nan"), due=1.0)
     assert not one_more(attempt) and [] == saved(tmp_path)
     assert "the loss is not a number at step 5 (one), on all ranks alike: lower TRAIN.BASE_LR" in str(attempt.failure)
+    assert "no checkpoint was written" in str(attempt.failure)
     attempt._after_train()
     assert [] == saved(tmp_path)
 

@@ -14,7 +14,8 @@ import tensorflow as tf
 from dlami.beat import Phase, beat
 from trainer import checkpoint, copies
 from trainer.copies import Newest
-from trainer.errors import TrainerError
+from trainer.errors import CommonError, TrainerError
+from trainer.facts import Facts
 from trainer.heap import settle
 from trainer.lease import check_lease
 from trainer.maskrcnn import keys, weights
@@ -28,7 +29,7 @@ from trainer.maskrcnn.resume import CONFIG_FILE, Position
 from trainer.maskrcnn.tower import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
 from trainer.progress import Progress
 from trainer.ranks import Gather, Ranks
-from trainer.saving import Saver
+from trainer.saving import Saver, last_good
 from trainer.stopping import Stop, StopRequest
 from trainer.words import counted
 
@@ -125,7 +126,7 @@ class Attempt(Callback):
             self.saver.look()
         self.progress.clock.stepped(self.plan.images_per_step, report.compute_s, report.reduce_s)
         if not math.isfinite(report.loss):
-            self.failure = TrainerError(_nan_message(self.step, report))
+            self.failure = CommonError(_nan_message(self.step, report, self.saver.written if self.saver else None))
             raise StopTraining
         if self.step % self.config.train.log_period == 0 or self.step == self.plan.steps:
             self._log(report)
@@ -307,9 +308,9 @@ class Attempt(Callback):
                 self._save()
 
 
-def _nan_message(step: int, report: Report) -> str:
+def _nan_message(step: int, report: Report, written: Facts | None) -> str:
     bad = [name for name, value in report.values.items() if not math.isfinite(value)]
     return (
         f"the loss is not a number at step {step} ({', '.join(bad)}), on all ranks alike: lower TRAIN.BASE_LR, "
-        "warm up longer or set TRAIN.GRADIENT_CLIP; the last checkpoint is from before"
+        f"warm up longer or set TRAIN.GRADIENT_CLIP; {last_good(written)}"
     )

@@ -20,7 +20,7 @@ from trainer.resnet50.engine import Engine, Learner, Requests, StepResult
 from trainer.resnet50.plan import Plan
 from trainer.resnet50.resume import Position, continued
 from trainer.resnet50.shards import Shards
-from trainer.saving import Saver
+from trainer.saving import Saver, last_good
 from trainer.stopping import Stop, StopRequest
 from trainer.words import counted
 
@@ -212,7 +212,7 @@ class Attempt:
         )
         raise CommonError(
             f"{what} at about step {self.step}, first on {where}: {remedy}, or look at "
-            "the data; the last checkpoint is from before"
+            f"the data; {last_good(self.saver.written if self.saver else None)}"
         )
 
     def _shows(self, step: int) -> bool:
