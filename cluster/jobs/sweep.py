@@ -17,6 +17,7 @@ from cluster.ssh.options import are_pods
 from cluster.ssh.result import FanOut, Result
 
 _HOLDS = f"{HOLDS_TAG}={HOLDS_HOST}"
+WRAPPER = "dlami-rank"  # `cluster/launch/onhost/rank.py`: ends the daemons of an operator's program
 _HERE = Host(rank=-1, address="localhost", slots=1)
 
 
@@ -41,7 +42,7 @@ def sweep(
     attempt: only this attempt's processes. keeps_hosts: keep the hosts' claims.
     """
     also, but = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else "", _HOLDS if keeps_hosts else ""
-    script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also, but)}\n{_remove_beats(job_id, attempt)}"
+    script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also, but, WRAPPER)}\n{_remove_beats(job_id, attempt)}"
     limits = Limits(total_s=grace_s + 20)
     results = dict(on_all(hosts, job_id, script, limits))
     if are_pods() and (cut_off := [h for h, r in results.items() if _reason(r) is Reason.BROKE_OFF]):

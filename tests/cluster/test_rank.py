@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.inventory import ROOT
+from cluster.jobs import sweep
 from cluster.launch.onhost.rank import NAME, defaults, whole_lines, world
+from cluster.ssh.tagged import end_script
 from cluster.watching.onhost import ranks as watched
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import wait_until_it_is
@@ -252,14 +255,15 @@ def test_a_killed_wrapper_takes_its_program_along(tmp_path: Path) -> None:
 
 def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Path) -> None:
     """Its state and its stack are those of a rank."""
-    assert NAME.decode() == watched._WRAPPER
+    assert NAME.decode() == watched._WRAPPER == sweep.WRAPPER
     one = rank_of("sh", "-c", "echo $$; exec sleep 543", folder=tmp_path, DLAMI_JOB=f"watched-{os.getpid()}", DLAMI_ATTEMPT="1")  # fmt: skip
     assert one.stdout
     pid = int(one.stdout.readline())
     try:
         wait_until_it_is("sleep", pid)
         found = watched.processes(f"watched-{os.getpid()}", "1")
-        assert {one.pid: None, pid: 0} == {p.pid: p.rank for p in found}
+        assert {None: 2, 0: 1} == Counter(p.rank for p in found)
+        assert {one.pid, pid} < {p.pid for p in found}
         assert pid == watched.main_processes(found)[0].pid
     finally:
         one.terminate()
@@ -287,6 +291,44 @@ def test_a_daemon_that_knows_nothing_of_the_job_ends_with_its_rank(tmp_path: Pat
     assert 3 == rank.returncode
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()
+
+
+KILLED = {
+    "the keeper, as by mpirun": "kill -9 $keeper",
+    "the wrapper": "kill -9 $wrapper",
+    "the wrapper, and its program too": "kill -9 $wrapper $$",
+}
+
+
+@pytest.mark.parametrize("kills", KILLED)
+def test_a_daemon_ends_with_its_rank_though_the_rank_is_killed(kills: str, tmp_path: Path) -> None:
+    """It carries no tag by which a sweep could find it; what is left of the two processes around the program does."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    script = (
+        f"{sys.executable} daemon.py; until [ -s pid ]; do sleep 0.05; done; wrapper=$PPID; "
+        f"keeper=$(ps -o ppid= -p $wrapper); {KILLED[kills]}; sleep 543"
+    )
+    rank = rank_of("sh", "-c", script, folder=tmp_path)
+    rank.communicate(timeout=PATIENCE_S)
+    daemon = Path(f"/proc/{int((tmp_path / 'pid').read_text())}")
+
+    assert -signal.SIGKILL == rank.returncode
+    wait_for(lambda: not daemon.exists() or ") Z " in (daemon / "stat").read_text(), 30, "it is gone")
+
+
+def test_a_sweep_leaves_no_daemon_of_a_program_that_does_not_end(tmp_path: Path) -> None:
+    """Its KILL comes to the rank's wrapper last, which knows what the program has started."""
+    job = f"swept-{os.getpid()}"
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    script = f"trap '' TERM; {sys.executable} daemon.py; until [ -s pid ]; do sleep 0.05; done; echo on; sleep 543; sleep 543"
+    rank = rank_of("sh", "-c", script, folder=tmp_path, DLAMI_JOB=job)
+    assert rank.stdout
+    assert "on\n" == rank.stdout.readline()
+    assert "" == subprocess.check_output(["sh", "-c", end_script("DLAMI_JOB", job, 0, last=sweep.WRAPPER)], text=True)
+    rank.communicate(timeout=PATIENCE_S)
+
+    daemon = Path(f"/proc/{int((tmp_path / 'pid').read_text())}")
+    assert not daemon.exists() or ") Z " in (daemon / "stat").read_text()
 
 
 def test_daemons_that_end_before_their_program_stay_no_zombies(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def on(reach: Reach, host: Host, job: str, number: str, of: str) -> None:
     """A signal for what runs of the program there: for one rank's first process, or for all that there is of it."""
     ours = f"$({list_script('DLAMI_JOB', job)} | awk '{{print $1}}')"
     pick = {
-        "a rank": 'if [ "$c" = dlami-rank ]; then pgrep -P $p; fi',
+        "a rank": 'if [ "$c" = dlami-rank ]; then for q in $(pgrep -P $p); do grep -qx dlami-rank /proc/$q/comm || echo $q; done; fi',
         "all": "case $c in dlami-rank | orted | mpirun | ssh | sshd) ;; *) echo $p ;; esac",
     }[of]
     find = f"for p in {ours}; do c=$(cat /proc/$p/comm 2>/dev/null) || continue; {pick}; done"

@@ -5,6 +5,9 @@ Arguments: the folder to run in, and the program's words. Open MPI's environment
 mpirun. It forwards SIGUSR1 ("save and leave") to those of the program's processes that handle it, wherever in a tree of
 shells and launchers they are. If none does, all of them get SIGTERM. Once the program has ended, this process kills
 what remains of it. It also forwards the output line by line, because mpirun tags each piece that it reads.
+
+It is two processes, a keeper and its child, the wrapper. If one is killed, by mpirun or the kernel, the other kills all
+that the program has started, including daemons without the job's tags.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 NAME = b"dlami-rank"  # name that distinguishes this process from the program
@@ -202,14 +206,12 @@ def whole_lines(held: bytes) -> int:
     return len(held) if len(held) > _MOST_HELD else 1 + max(held.rfind(b"\n"), held.rfind(b"\r"))
 
 
-def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
-    """Wait for the program's end, forward signals meanwhile, and end with the same status."""
+def see_through(child: int, forward: Callable[[int], None], outputs: Sequence[threading.Thread] = ()) -> NoReturn:
+    """Wait for the child's end, forward signals meanwhile, and end with the same status."""
     while True:
         number = signal.sigwait(_SIGNALS)
-        if number == signal.SIGUSR1:
-            ask_to_leave(child)
-        elif number != signal.SIGCHLD:
-            _tell(-child, number)
+        if number != signal.SIGCHLD:
+            forward(number)
         elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             _tell(-child, signal.SIGKILL)  # the rest of its group; before wait, so that the PID is not reused
             status = os.waitpid(child, 0)[1]
@@ -219,6 +221,17 @@ def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
             _end_as(status)
         else:
             _bury(child)
+
+
+def to_program(child: int, keeper: int, number: int) -> None:
+    """Forward a signal to the program. If the keeper is gone, kill the program and all that it has started."""
+    if os.getppid() != keeper:
+        end_left()
+        os._exit(128 + signal.SIGKILL)
+    if number == signal.SIGUSR1:
+        ask_to_leave(child)
+    else:
+        _tell(-child, number)
 
 
 def end_left() -> None:
@@ -302,25 +315,40 @@ def _prctl(option: int, value: int | bytes) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def _fork_below(
+    death_signal: int,
+    forward: Callable[[int], Callable[[int], None]] = lambda child: partial(_tell, child),
+    outputs: Sequence[Output] = (),
+) -> int:
+    """Fork, and return this process's number in a child with a session of its own; this process sees it through.
+
+    The child gets `death_signal` once this process is gone. Orphans of the child become children of this process.
+    """
+    parent = os.getpid()
+    _prctl(_SUBREAPER, 1)
+    child = os.fork()
+    if child:
+        see_through(child, forward(child), [output.start() for output in outputs])
+    os.setsid()
+    _prctl(_DEATH_SIGNAL, death_signal)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+    return parent
+
+
 def main(folder: str, *words: str) -> NoReturn:
     """Set the rank's environment, start the program, and wait for its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _prctl(_SET_NAME, NAME)
-    _prctl(_SUBREAPER, 1)  # daemons of the program become children of this process
+    keeper = _fork_below(signal.SIGTERM)
     os.environ.update(world(os.environ))
     node = os.environ["DSTACK_NODES_IPS"].split("\n")[int(os.environ["NODE_RANK"])]
     os.environ.update(defaults(os.environ, card_with(node)))
     os.environ.update(folders(os.environ))
-    outputs, parent = [Output(1), Output(2)], os.getpid()
-    child = os.fork()
-    if child:
-        see_through(child, [output.start() for output in outputs])
+    outputs = [Output(1), Output(2)]
+    _fork_below(signal.SIGKILL, lambda child: partial(to_program, child, keeper), outputs)
     for output in outputs:
         output.become()
-    os.setsid()
-    _prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
