@@ -24,7 +24,8 @@ class Launch:
     profile: Profile
     interfaces: str  # value of the profile's {interfaces}: a device name, or networks
     daemons: str  # value of {daemons}
-    names: str  # value of {names}: device names, for libraries that take no networks
+    names: str  # value of {names}: the device name, for libraries that take no networks; "" if hosts differ
+    devices: Mapping[str, str]  # device name by address, if hosts differ: each host takes its own
     hosts: tuple[Host, ...]  # hosts that hold ranks
     np: int  # ranks in all
     is_root: bool  # whether ranks run as root
@@ -74,16 +75,17 @@ def plan_launch(
     mpirun = agreed(with_mpi, "the path of mpirun", lambda f: f.mpirun)
     agreed(with_mpi, "Open MPI's version", lambda f: f.mpirun_version)
     gpus = min((known[h].gpus or 0) for h in used)
-    total = np or sum(h.slots for h in used)
+    total, interfaces = np or sum(h.slots for h in used), _interfaces(known)
     return Launch(
         mpirun=mpirun,
         hosts=used,
         np=total,
         is_root=agreed(known, "being root", lambda f: f.is_root),
         profile=profile_for(gpus, all(known[h].has_efa for h in used), profile),
-        interfaces=_interfaces(known),
+        interfaces=interfaces,
         daemons=_interfaces(with_mpi),
-        names=_names(known),
+        names="" if (devices := _devices(known)) else interfaces,
+        devices=devices,
         yields=not gpus and any(ranks >= known[h].cores for h, ranks in ranks_on(used, total).items()),
         environment=dict(environment or {}),
         rendezvous=_rendezvous(used, known),
@@ -146,13 +148,16 @@ def command_line(
             words += ["--mca", s.name, _filled(s, launch)]
     if job:
         words += ["--mca", "orte_launch_agent", f"env {job.words()} orted"]
-    exported: dict[str, str | None] = {s.name: _filled(s, launch) for s in settings if s.kind == "env"}
+    of_device = [s.name for s in settings if launch.devices and "{names}" in s.value]
+    filled = {s.name: _filled(s, launch) for s in settings if s.kind == "env" and s.name not in of_device}
+    exported: dict[str, str | None] = {**filled}
     if launch.rendezvous:
         exported |= {"MASTER_ADDR": launch.rendezvous[0], "MASTER_PORT": str(launch.rendezvous[1])}
     exported |= {**(told or {}), **launch.environment, **(job.variables() if job else {})}
+    own = [name for name in of_device if name not in exported]
     for name, value in exported.items():
         words += ["-x", name if value is None else f"{name}={value}"]
-    return [*words, *command]
+    return [*words, *(_with_own_device(own, launch.devices) if own else ()), *command]
 
 
 def with_variables(words: Sequence[str], told: Mapping[str, object]) -> list[str]:
@@ -236,12 +241,21 @@ def _interfaces(facts: Mapping[Host, HostFacts]) -> str:
     return ",".join(sorted({str(f.network) for f in remote.values()}))
 
 
-def _names(facts: Mapping[Host, HostFacts]) -> str:
-    """Return the device names for NCCL, which takes no networks. Each host uses those of the list that it has.
+def _devices(facts: Mapping[Host, HostFacts]) -> dict[str, str]:
+    """Return the device name by address if hosts differ in it, else {}.
 
-    Source: NCCL's "Environment Variables", NCCL_SOCKET_IFNAME: a leading = asks for whole names.
+    A list of all names would not do: a host may have another's name on a network that the others do not reach.
     """
-    if all(h.is_local for h in facts):
-        return "lo"
-    names = sorted({str(f.interface) for h, f in facts.items() if not h.is_local})
-    return names[0] if len(names) == 1 else f"={','.join(names)}"
+    found = {f.own_address or h.address: str(f.interface) for h, f in facts.items() if not h.is_local}
+    return found if len(set(found.values())) > 1 else {}
+
+
+def _with_own_device(variables: Sequence[str], devices: Mapping[str, str]) -> list[str]:
+    """Return words before a rank's command that set these variables to the device that its host has for its address.
+
+    Source: NCCL's "Environment Variables", NCCL_SOCKET_IFNAME: a leading = asks for the whole name.
+    """
+    cases = "".join(f'*" {address}/"*) own={device};; ' for address, device in devices.items())
+    exports = " ".join(f'{name}="=$own"' for name in variables)
+    script = f'own=; case "$(ip -o addr)" in {cases}esac; [ -z "$own" ] || export {exports}; exec "$@"'
+    return ["sh", "-c", script, "own-device"]

@@ -1,6 +1,9 @@
 """From hosts and facts to the exact mpirun command."""
 
+import os
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,12 +129,41 @@ def test_different_card_names_become_networks() -> None:
     assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
 
 
-def test_nccl_gets_device_names_where_open_mpi_gets_networks() -> None:
-    """It takes no networks: each host uses those of the names that it has, and no other that begins so."""
+@pytest.mark.parametrize(
+    ("addresses", "device"),
+    [
+        (["10.0.1.11/24 ens5", "192.168.0.3/24 eth0"], "=ens5"),
+        (["10.0.1.12/24 eth0", "192.168.0.4/24 ens5"], "=eth0"),
+        (["10.0.1.1/24 eth0", "10.0.1.10/24 ens5"], "=ens5"),
+        (["172.16.0.1/24 docker0"], ""),
+    ],
+)
+def test_nccl_gets_the_device_of_its_own_host(
+    addresses: list[str], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no networks, and a host may have another's device name on a network that the others do not reach."""
     facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5", gpus=8) for h in HOSTS}
+    lines = "".join(f"echo '2: {one.split()[1]}    inet {one.split()[0]} brd'\n" for one in addresses)
+    (tmp_path / "ip").write_text(f"#!/bin/sh\n{lines}")
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = words_for(facts)
+    starts = words[words.index("sh") : words.index("python")]
 
-    assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
-    assert "=ens5,eth0" == exported(words_for(facts))["NCCL_SOCKET_IFNAME"]
+    assert "10.0.1.0/24" == mca(words)["btl_tcp_if_include"]
+    assert "NCCL_SOCKET_IFNAME" not in exported(words)
+    told = subprocess.run([*starts, "sh", "-c", "echo $NCCL_SOCKET_IFNAME; echo \"$1\"", "x", "two words"],
+        capture_output=True, text=True, check=True)  # fmt: skip
+    assert [device, "two words"] == told.stdout.splitlines()
+
+
+def test_a_device_that_the_operator_gave_stays() -> None:
+    """On hosts that differ, too."""
+    facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5", gpus=8) for h in HOSTS}
+    words = words_for(facts, environment={"NCCL_SOCKET_IFNAME": "bond0"})
+
+    assert "bond0" == exported(words)["NCCL_SOCKET_IFNAME"]
+    assert "sh" not in words
 
 
 def test_fewer_ranks_leave_hosts_out() -> None:
