@@ -59,7 +59,7 @@ def _gpus() -> tuple[list[dict[str, str]], str]:
     rows = [row for row in csv.reader(printed.splitlines(), skipinitialspace=True) if len(row) == len(GPU_FIELDS)]
     count = devices()["gpus"]
     if not why and count > len(rows):
-        why = f"nvidia-smi answers for {len(rows)} of {count} GPUs"
+        why = f"of the GPUs on the PCI bus nvidia-smi knows {len(rows)} of {count}"
     return [dict(zip(GPU_FIELDS, row)) for row in rows], why if rows or count else ""  # noqa: B905 - Python 3.9
 
 
