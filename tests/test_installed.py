@@ -104,14 +104,6 @@ def test_outside_of_every_cluster_it_says_what_to_do(dlami: Any) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_it_runs_a_command_on_this_machine(dlami: Any, tmp_path: Path) -> None:
-    """A cluster of one, without SSH."""
-    (tmp_path / "hosts").write_text("localhost slots=1\n")
-    done = dlami("run", "--", "echo $((6 * 7))")
-
-    assert ("localhost (1)\n  42\n", 0) == (done.stdout, done.returncode), done.stderr
-
-
 @pytest.mark.parametrize("task", ["docs", "bench"])
 def test_what_only_a_checkout_has_is_said(dlami: Any, task: Any) -> None:
     """The pages and the benchmarks are not installed."""
@@ -144,14 +136,6 @@ def test_a_mistyped_word_gets_the_nearest_one(dlami: Any, words: Any, expected: 
     assert 2 == done.returncode
     assert expected in done.stderr
     assert 1 == len(done.stderr.splitlines())
-
-
-def test_help_shows_that_an_option_takes_a_decimal_number(dlami: Any) -> None:
-    """invoke leaves the value out."""
-    shown = dlami("--help", "run").stdout
-
-    assert "--timeout=FLOAT" in shown
-    assert "--env=STRING" in shown
 
 
 @pytest.mark.parametrize(("target", "code"), [("head -c 1 >/dev/null", 141), ("cat >/dev/null", 0)])

@@ -1,13 +1,9 @@
 """Waiting for a fact in a test, and what finds those that do not."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cluster.inventory import ROOT
 from tests import conftest
 
 
@@ -29,23 +25,3 @@ def test_what_is_still_to_come_is_waited_for(tmp_path: Path, monkeypatch: pytest
     assert isinstance(never.value.__cause__, IndexError)
     with pytest.raises(TypeError):
         conftest.wait_for(lambda: rows is not None and rows["no"][0] < "", 0.0, "it comes")
-
-
-def test_what_presumes_who_is_quicker_fails_where_programs_are_shaken() -> None:
-    """A thread that has always run by the time of the next line is late there, now and then; nothing else is changed."""
-    program = (
-        "import threading\n"
-        "done = []\n"
-        "for n in range(40):\n"
-        "    one = threading.Thread(target=done.append, args=(n,))\n"
-        "    one.start()\n"
-        "    print(n in done)\n"
-        "    one.join()\n"
-        "assert done == list(range(40))\n"
-    )
-    shaken = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "shaken"), "DLAMI_SHAKE_S": "0.1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=shaken, capture_output=True, text=True, timeout=conftest.PATIENCE_S
-    )
-    assert 0 == done.returncode, done.stderr
-    assert "False" in done.stdout.split()

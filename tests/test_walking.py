@@ -18,13 +18,3 @@ def test_every_case_is_checked_and_those_that_fail_are_in_a_table(tmp_path: Path
     with pytest.raises(AssertionError, match=r"^2 of 5 cases fail:\n1 \| 1 is odd\n(.*\n)+3 \| 3 is odd\n"):
         check(folder=tmp_path)
     assert {"0", "1", "2", "3", "4"} == {p.name for p in tmp_path.iterdir()}
-
-
-def test_no_case_is_no_test() -> None:
-    """A pattern that matches nothing any more is noticed."""
-
-    @walked("n", [])
-    def check(n: int) -> None: ...
-
-    with pytest.raises(AssertionError, match="there is no case"):
-        check()

@@ -9,7 +9,7 @@ from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCreden
 from designs import design
 
 from cfn import account, blocks, changes
-from cfn.aws import Aws, AwsError, asking, code_of, message_of, pages
+from cfn.aws import Aws, AwsError, asking, pages
 from cfn.changes import Change, ChangeSet
 from cfn.plan import Plan
 from cfn.stack import Stack, StackError
@@ -183,20 +183,6 @@ def test_a_reservation_that_nobody_has() -> None:
             account.reservation(there, wanting(1))
 
 
-def test_what_a_reservation_says_of_itself() -> None:
-    """Its placement group by name; its end in UTC, if it is a block that has one."""
-    group = {"PlacementGroupArn": "arn:aws:ec2:us-east-1:1:placement-group/close"}
-    assert ("close", "") == (account.reserved_group(group), account.reserved_group({}))
-    later = T.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
-    assert "2027-01-15T11:30:00Z" == account.block_ends({"ReservationType": "capacity-block", "EndDate": later})
-    assert "" == account.block_ends({"ReservationType": "default", "EndDate": later})
-    assert "" == account.block_ends({"ReservationType": "capacity-block"})
-    ended = {"CapacityReservationId": CR, "State": {"Name": "terminated"}}
-    other = {"CapacityReservationId": "cr-1", "State": {"Name": "running"}}
-    own = {"CapacityReservationId": CR, "State": {"Name": "pending"}}
-    assert 1 == account.in_it([ended, other, own, {"State": {"Name": "running"}}], CR)
-
-
 def test_a_reservation_begins_when_ec2_says_so() -> None:
     """Of one that has begun nothing is waited for; too short a wait is refused with one that is long enough."""
     now = datetime.datetime.now(datetime.UTC)
@@ -336,37 +322,10 @@ def test_what_aws_refuses_is_a_sentence_with_a_remedy(raised: Exception, said: s
     assert isinstance(error.value, ClusterError)
 
 
-def test_other_errors_are_left_as_they_are() -> None:
-    """A mistake of ours is no refusal of AWS's; what is not said is empty."""
-    with pytest.raises(ZeroDivisionError), asking("looking"):
-        raise ZeroDivisionError
-    nothing = refused("x")
-    nothing.response = {}
-    assert ("", str(nothing)) == (code_of(nothing), message_of(nothing))
-    assert ("x", "why") == (code_of(refused("x", "why")), message_of(refused("x", "why")))
-
-
 def test_all_pages_are_read() -> None:
     """One without the key has nothing."""
     there = answering(ec2={"describe_x": lambda **of: [{"Xs": [1, of["N"]]}, {}, {"Xs": [3]}]})
     assert [1, 2, 3] == pages(there.client("ec2"), "describe_x", "Xs", N=2)
-
-
-class Known:
-    """What boto3 knows of services: one is in two regions, another in none that it knows."""
-
-    def get_partition_for_region(self, region: str) -> str:
-        return f"of {region}"
-
-    def get_available_regions(self, service: str, partition: str) -> list[str]:
-        return {"ec2": ["eu-west-1", partition.removeprefix("of ")], "fsx": ["eu-west-1"]}.get(service, [])
-
-
-def test_a_service_is_offered_where_boto3_knows_it_or_knows_nothing() -> None:
-    """In a region that it does not name there is none; what is new may be everywhere."""
-    there = Aws("us-east-1", _session=Known())
-    assert (True, False, True) == (there.offers("ec2"), there.offers("fsx"), there.offers("new"))
-    assert (True, "eu-west-1") == (there.in_region("eu-west-1").offers("fsx"), there.in_region("eu-west-1").region)
 
 
 def described(number: int, **changed: Any) -> dict[str, Any]:
@@ -402,47 +361,6 @@ def offering(*found: dict[str, Any]) -> Aws:
     return answering(ec2={"describe_capacity_block_offerings": describe})
 
 
-def test_offers_are_listed_by_price_then_by_their_begin() -> None:
-    """Of all types that are asked for, of this size and length."""
-    later = {"StartDate": T + datetime.timedelta(days=1), "EndDate": T + datetime.timedelta(days=3)}
-    there = offering(
-        described(1, **later),
-        described(2),
-        described(3, UpfrontFee="100"),
-        described(4, InstanceType="p4d.24xlarge", UpfrontFee="99.5"),
-        described(5, InstanceCount=3),
-        described(6, CapacityBlockDurationHours=24),
-    )
-    assert ["cb-4", "cb-3", "cb-2", "cb-1"] == [o.id for o in blocks.offers(there, [KIND, "p4d.24xlarge"], 2, 2)]
-    assert ["cb-1"] == [o.id for o in blocks.offers(there, [KIND], 2, 2, T + datetime.timedelta(hours=1))]
-    found = blocks.offers(there, [KIND], 2, 2)
-    assert found[1] is blocks.pick(found, "cb-2")
-    with pytest.raises(ConfigError, match="cb-9 is not among today's 3 offers of this size"):
-        blocks.pick(found, "cb-9")
-
-
-def test_an_offer_says_what_it_costs_and_when() -> None:
-    """All at once and by the hour of one instance, in UTC."""
-    (one,) = blocks.offers(offering(described(7)), [KIND], 2, 2)
-
-    assert (
-        "cb-7  2 x p5.48xlarge in us-east-1a, 2027-01-15 11:30 to 2027-01-17 11:30 UTC (2 days): 960.00 USD at once, "
-        "10.00 per instance and hour" == str(one)
-    )
-    said = one.as_json()
-    assert ("2027-01-15T11:30:00+00:00", "2027-01-17T11:30:00+00:00") == (said["begins"], said["ends"])
-    assert ("cb-7", 2, 48, 960.0, 10.0) == tuple(said[n] for n in ("id", "instances", "hours", "price", "each_hour"))
-    assert 3.3333 == with_(one, price=320.0).as_json()["each_hour"]
-
-
-@pytest.mark.parametrize(("instances", "days"), [(1, 1), (64, 14), (2, 21), (2, 182)])
-def test_a_size_that_is_sold(instances: int, days: int) -> None:
-    """1 to 64 instances, 1 to 14 days or whole weeks up to 26."""
-    there = offering(described(1, InstanceCount=instances, CapacityBlockDurationHours=24 * days))
-    assert 1 == len(blocks.offers(there, [KIND], instances, days))
-    assert days == blocks.days_of(days)
-
-
 @pytest.mark.parametrize(("instances", "days"), [(0, 1), (65, 1), (-1, 1), (1, 0), (1, 15), (1, 16), (1, 189)])
 def test_a_size_that_is_not_sold_is_refused(instances: int, days: int) -> None:
     """Before AWS is asked."""
@@ -450,15 +368,6 @@ def test_a_size_that_is_not_sold_is_refused(instances: int, days: int) -> None:
         ConfigError, match=r"--instances .*: a block has 1 to 64|--days .*: AWS sells blocks of 1 to 14"
     ):
         blocks.offers(offering(), [KIND], instances, days)
-
-
-def test_what_was_bought_is_told_by_its_reservation() -> None:
-    """Whatever AWS says besides; a refusal names the offer."""
-    (one,) = blocks.offers(offering(described(7)), [KIND], 2, 2)
-    sold: Answer = {"CapacityReservation": {"CapacityReservationId": CR, "State": "scheduled"}}
-    assert CR == blocks.buy(answering(ec2={"purchase_capacity_block": sold}), one, "demo")
-    with pytest.raises(AwsError, match="buying cb-7: Asked was refused: gone"):
-        blocks.buy(answering(ec2={"purchase_capacity_block": refused("X", "gone")}), one, "demo")
 
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
@@ -523,36 +432,6 @@ def preparing(status: str, *rows: dict[str, Any], reason: str = "") -> tuple[Aws
 def proposed(there: Aws) -> ChangeSet:
     plan = Plan(design=design(), body='{"Parameters": {}}', stack=STACK, usd_per_hour=None)
     return changes.propose(there, plan, STACK)
-
-
-def test_a_change_set_is_read_as_cloudformation_tells_it() -> None:
-    """Of each resource what is done to it, why it is replaced, and the properties once, in order."""
-    names = (
-        {"Name": "Zeta"},
-        {"Attribute": "Tags"},
-        {"Name": "Alpha"},
-        {"Attribute": "Properties", "Name": "Zeta"},
-        {},
-    )
-    there, dropped = preparing(
-        "CREATE_COMPLETE",
-        row("Modify", "AWS::EC2::LaunchTemplate", "False", *names),
-        row("Add", "AWS::IAM::Role"),
-        {"Type": "Hook"},
-    )
-    found = proposed(there)
-
-    assert ("cs-1", STACK, []) == (found.id, found.stack, dropped)
-    assert "~ It (AWS::EC2::LaunchTemplate)  Alpha, Tags, Zeta\n+ It (AWS::IAM::Role)" == str(found)
-    assert [
-        {
-            "action": "Modify", "resource": "It", "type": "AWS::EC2::LaunchTemplate", "replacement": "False",
-            "properties": ["Alpha", "Tags", "Zeta"],
-        },
-        {"action": "Add", "resource": "It", "type": "AWS::IAM::Role", "replacement": "", "properties": []},
-    ] == found.as_json()  # fmt: skip
-    assert changes.only_new_nodes(found)
-    assert not changes.only_new_nodes(with_(found, changes=found.changes[1:]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import boto3
 import pytest
 
 from cfn import plan
-from cfn.preflight import design_for
 from cluster.clusterfile import text as clusterfile
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
@@ -171,27 +170,12 @@ def test_a_mistyped_field_gets_the_nearest_right_one(text: str, said: str, tmp_p
     assert said in str(error.value)
 
 
-def test_no_file_names_the_task_that_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"`inv stack.init` writes one"):
-        clusterfile.read(tmp_path / "cluster.toml")
-
-
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text("precious")
     with pytest.raises(ConfigError, match="is there already"):
         clusterfile.write(path, "x")
     assert "precious" == path.read_text()
-
-
-def test_a_written_file_reads_back_with_every_field_explained() -> None:
-    """Nothing is left to guess: each field has a comment above it."""
-    text = clusterfile.render({**GOOD, "nodes.workers": 7})
-    assert 7 == clusterfile.parse(tomllib.loads(text)).nodes.workers
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if " = " in line and not line.startswith("#"):
-            assert lines[number - 1].startswith("# "), line
 
 
 # what only the account knows
@@ -455,14 +439,3 @@ def test_what_the_account_cannot_give_is_refused_before_anything_is_made(
     assert str(error.value).startswith(f"{named}: ")
     assert remedy in str(error.value)
     assert [] == [c["operation"] for c in fake.world.log[before:] if c["operation"].startswith(CHANGING)]
-
-
-def test_the_end_of_a_capacity_block_is_known_to_its_nodes(account: Any, scene: Callable[..., Any]) -> None:
-    """As EC2 says it; a reservation whose instances outlive it has none."""
-    ends = {"EndDate": "2027-01-15T11:30:00Z", "EndDateType": "limited"}
-    for kind, known in (("capacity-block", "2027-01-15T11:30:00Z"), ("default", "")):
-        cr = reservation(scene, ReservationType=kind, **ends)
-        capacity = "capacity-block" if known else "reservation"
-        values = {**BLOCK, "nodes.capacity": capacity, "nodes.workers": 1, "nodes.reservation": cr}
-        file = clusterfile.parse(tomllib.loads(clusterfile.render({**GOOD, **values})))
-        assert known == design_for(account, file).block_ends

@@ -12,8 +12,7 @@ from cfn.cost import ControlPlane, Cost, HostCost
 from cfn.eks import cost as eks_cost
 from cfn.prices import PriceList
 from cfn.stack import StackError
-from cfn.standing import Item
-from cluster.clusterfile.model import ClusterFile, Master
+from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError, NothingToDo
 from cluster.guard.onhost.history import Span
 from tests.cfn.answers import answering, refused
@@ -45,37 +44,6 @@ def host(rank: int | None = 0, **changed: Any) -> HostCost:
 
 def bill(*hosts: HostCost, **more: Any) -> Cost:
     return Cost(cluster="demo", hosts=hosts, items=more.pop("items", ()), **more)
-
-
-def test_a_bill_has_a_line_for_each_host_and_the_sums() -> None:
-    """Who is gone counts in the sum, and not in what an hour costs now."""
-    found = bill(host(0), host(12), host(None), items=(Item(kind="EFS", id="fs-1", usd_per_day=1.5),))
-
-    assert [
-        "host 0   10.0.0.0        i-0                  g5.12xlarge on-demand  2027-01-01 00:00 to now  10.00 h  100.00 USD",
-        "host 12  10.0.0.12       i-12                 g5.12xlarge on-demand  2027-01-01 00:00 to now  10.00 h  100.00 USD",
-        "gone                     i-None               g5.12xlarge on-demand  2027-01-01 00:00 to 2027-01-01 10:00"
-        "  10.00 h  100.00 USD",
-        "total     30.00 hours, 300.00 USD; 20.00 USD per hour now",
-        "spot      120.00 USD for the same hours at today's spot price",
-        "besides   1.50 USD per day: storage, addresses, way out",
-    ] == str(found).split("\n")
-    assert (30.0, 300.0, 120.0, 20.0) == (found.hours, found.usd, found.other_usd, found.usd_per_hour)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "line"),
-    [
-        ([host(market="spot")], "on-demand 40.00 USD for the same hours at today's on-demand price"),
-        ([host(), host(1, market="spot")], "other     80.00 USD for the same hours at today's other price"),
-        ([host(other_usd_per_hour=None)], None),
-        ([], None),
-    ],
-)
-def test_the_other_market_is_named_where_its_price_is_known(hosts: list[HostCost], line: str | None) -> None:
-    """Spot for on demand, on demand for all else; of no hosts there is none."""
-    said = [one for one in str(bill(*hosts)).split("\n") if "for the same hours" in one]
-    assert ([line] if line else []) == said
 
 
 def test_what_a_bill_does_not_know_is_said() -> None:
@@ -117,25 +85,6 @@ def test_a_forecast_adds_what_is_left_at_the_pace_of_now() -> None:
     then = found.until("job", 1800)
     assert ("job", 1800, 210.0) == (then.job, then.left_s, then.usd)
     assert str(with_(found, forecast=then)).endswith("\nforecast  210.00 USD when job is done, in 0.5 hours")
-
-
-def test_a_bill_as_json_has_all_of_it() -> None:
-    """Times as ISO 8601 has them; what is not there is null."""
-    items = (Item(kind="EFS", id="fs-1", usd_per_day=1.5), Item(kind="FSx", id="fs-2", usd_per_day=None))
-    found = bill(host(0), host(None), items=items, control_plane=PLANE)
-    said = json.loads(json.dumps(with_(found, forecast=found.until("job", 3600)).as_json()))
-
-    assert {
-        "cluster": "demo", "hours": 20.0, "usd": 202.0, "other_usd": 82.0, "usd_per_hour": 10.1,
-        "usd_per_day_besides": 1.5, "forecast": {"job": "job", "left_s": 3600, "usd": pytest.approx(212.1)},
-    } == {n: v for n, v in said.items() if n not in ("hosts", "control_plane", "besides")}  # fmt: skip
-    assert ["EFS", "FSx"] == [one["kind"] for one in said["besides"]]
-    assert {**PLANE.as_json()} == said["control_plane"]
-    here, gone = said["hosts"]
-    assert ("2027-01-01T00:00:00+00:00", None, 100.0, 0) == tuple(here[n] for n in ("begins", "ends", "usd", "rank"))
-    assert ("2027-01-01T10:00:00+00:00", None) == (gone["ends"], gone["rank"])
-    assert "span" not in here
-    assert (None, None) == (bill().as_json()["forecast"], bill().as_json()["control_plane"])
 
 
 def listed(on_demand: float | None = 10.0, spot: float | None = 4.0, kind: str = KIND) -> PriceList:
@@ -222,24 +171,6 @@ def running(**outputs: str) -> Any:
         },
         ec2={"describe_instances": {"Reservations": [{"Instances": instances}]}},
     )
-
-
-def test_a_clusters_bill_is_by_rank_with_who_is_gone_at_its_end(priced: None) -> None:
-    """Each from its launch; with two times only what was paid between them, and who was gone by then is left out."""
-    found = cost.look(running(), cluster(workers=1), until=T + 10 * HOUR)
-    assert [(0, "10.0.0.1", "i-a", 10.0), (1, "10.0.0.3", "i-b2", 8.0), (None, "", "i-b1", 2.0)] == [
-        (h.rank, h.address, h.instance_id, h.hours) for h in found.hosts
-    ]
-    assert ("demo", (), 200.0) == (found.cluster, found.items, found.usd)
-    part = cost.look(running(), cluster(workers=1), since=T + 4 * HOUR, until=T + 5 * HOUR, besides=False)
-    assert [("i-a", 1.0), ("i-b2", 1.0)] == [(h.instance_id, h.hours) for h in part.hosts]
-
-
-def test_a_master_of_its_own_type_is_billed_as_such(priced: None) -> None:
-    """Its workers are not."""
-    file = with_(cluster(workers=1), master=Master(instance_type="m7i.large"))
-    found = cost.look(running(MasterInstanceType="m7i.large"), file, until=T + HOUR * 3)
-    assert [("m7i.large", 2.0), (KIND, 10.0), (KIND, 10.0)] == [(h.instance_type, h.usd_per_hour) for h in found.hosts]
 
 
 @pytest.mark.parametrize(("raised", "code"), [(ClusterError("no"), 1), (StackError("no"), 1), (NothingToDo("no"), 1)])

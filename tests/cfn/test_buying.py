@@ -13,7 +13,7 @@ import pytest
 from cfn import blocks, spending, stack
 from cluster import terminal
 from cluster.clusterfile import text
-from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.errors import ConfigError, NothingToDo
 from tests.cfn.answers import account
 
 
@@ -167,31 +167,3 @@ def test_the_cost_is_that_of_the_cluster_that_is_meant(
 
     out, err = capsys.readouterr()
     assert (", ".join(shows), json.loads(out), err) == (shown, {"cost": 1}, said)
-
-
-@pytest.mark.parametrize(
-    ("left", "forecast"),
-    [({"a": 60.0, "b": 90.0, "c": None}, ("b", 90.0)), ({"c": None}, None), ({}, None)],
-)
-def test_the_forecast_is_of_the_job_that_goes_on_longest(left: dict[str, Any], forecast: Any) -> None:
-    """Of those that tell it."""
-    made = spending.cost.Cost.__new__(spending.cost.Cost)
-    asked: list[Any] = []
-    patched = pytest.MonkeyPatch()
-    with patched.context() as patch:
-        patch.setattr(spending.cost.Cost, "until", lambda self, job, seconds: asked.append((job, seconds)))
-        patch.setattr(spending, "replace", lambda found, **more: found)
-        assert spending._with_forecast(made, lambda: left) is made
-    assert asked == ([forecast] if forecast else [])
-
-
-def test_without_an_answer_there_is_no_forecast(capsys: pytest.CaptureFixture[str]) -> None:
-    """And the reason is said."""
-
-    def ask() -> dict[str, float | None]:
-        raise ClusterError("the master does not answer")
-
-    found = spending.cost.Cost.__new__(spending.cost.Cost)
-
-    assert spending._with_forecast(found, ask) is found
-    assert capsys.readouterr().err == "no forecast: the master does not answer\n"

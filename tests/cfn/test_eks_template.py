@@ -12,7 +12,6 @@ from designs import SSM, VARIANTS, design
 from cfn.eks import template
 from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
-from cfn.eks.plan import EksPlan
 from cfn.template.design import Design
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import EksSettings, Network, Storage
@@ -52,18 +51,6 @@ CASES: dict[str, EksDesign] = {
     "open": on_eks(design(eks=OPEN)),
     "no-gpus": on_eks(design("c6i.4xlarge", 1)),
 }
-
-
-def test_a_plan_without_a_price_says_how_to_get_one() -> None:
-    """The control plane's own price is known; with one of the nodes all is added up."""
-    unknown = EksPlan(design=CASES["default"], body="", stack=None, usd_per_hour=None)
-    how = "unknown: set nodes.usd_per_hour to see it; 0.10 USD per hour of it for the control plane"
-    assert (how, None) == (unknown.cost, unknown.as_json()["usd_per_hour"])
-    assert f"cost      {how}" in str(unknown)
-
-    known = with_(unknown, usd_per_hour=2.5)
-    assert known.cost.startswith("10.10 USD per hour: 4 nodes (2.500 each) and 0.10 for the control plane")
-    assert 10.1 == known.as_json()["usd_per_hour"]
 
 
 def rendered(case: str) -> dict[str, Any]:
@@ -141,61 +128,6 @@ def test_nodes_are_closed_encrypted_and_together(case: str) -> None:
 
 
 @walked("case", CASES)
-def test_every_interface_is_open_to_its_cluster_and_to_the_control_plane(case: str) -> None:
-    """EFA needs a group that is open to itself; a launch template with interfaces gets none of EKS's own groups."""
-    data = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
-    own = {"Fn::GetAtt": ["Kubernetes", "ClusterSecurityGroupId"]}
-    assert all([{"Ref": "ClusterGroup"}, own] == i["Groups"] for i in data["NetworkInterfaces"])
-    said = [
-        (i.get("NetworkCardIndex", 0), i["DeviceIndex"], i.get("InterfaceType", "interface"))
-        for i in data["NetworkInterfaces"]
-    ]
-    assert [(i.card, i.device, i.kind) for i in CASES[case].interfaces_of("worker")] == said
-
-
-@pytest.mark.parametrize(
-    ("case", "capacity", "market", "reserved", "image"),
-    [
-        ("default", "ON_DEMAND", None, False, "AL2023_x86_64_NVIDIA"),
-        ("reserved", "ON_DEMAND", None, True, "AL2023_x86_64_NVIDIA"),
-        ("spot", "SPOT", None, False, "AL2023_x86_64_NVIDIA"),
-        ("p5-block", "CAPACITY_BLOCK", "capacity-block", True, "AL2023_x86_64_NVIDIA"),
-        ("no-gpus", "ON_DEMAND", None, False, "AL2023_x86_64_STANDARD"),
-    ],
-)
-def test_how_nodes_are_bought(case: str, capacity: str, market: str | None, reserved: bool, image: str) -> None:
-    """A node group says spot itself: EKS refuses a launch template that does."""
-    data, group = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"], one(case, "AWS::EKS::Nodegroup")
-    assert (capacity, image) == (group["CapacityType"], group["AmiType"])
-    assert market == data.get("InstanceMarketOptions", {}).get("MarketType")
-    assert reserved is ("CapacityReservationSpecification" in data)
-    assert ("UserData" in data) is (case != "no-gpus"), "local disks are joined where there are any"
-
-
-@walked("case", CASES)
-def test_add_ons_come_when_they_can_be_ready(case: str) -> None:
-    """A node without its network is never ready, and nodes that never are ready fail the stack; DNS needs nodes."""
-    t = rendered(case)
-    addons = {n: r for n, r in t["Resources"].items() if r["Type"] == "AWS::EKS::Addon"}
-    names = {r["Properties"]["AddonName"]: n for n, r in addons.items()}
-    before = {names[n] for n in ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")}
-    assert before <= set(t["Resources"]["Nodes"]["DependsOn"])
-    for name in set(names.values()) - before:
-        assert ["Nodes"] == addons[name]["DependsOn"]
-    wanted = {
-        "vpc-cni",
-        "kube-proxy",
-        "eks-pod-identity-agent",
-        "coredns",
-        "aws-efs-csi-driver",
-        "eks-node-monitoring-agent",
-    }
-    has_fsx = bool(CASES[case].file.storage.fsx_gib)
-    assert wanted | ({"aws-fsx-csi-driver"} if has_fsx else set()) == set(names)
-    assert one(case, "AWS::EKS::Cluster")["BootstrapSelfManagedAddons"] is False
-
-
-@walked("case", CASES)
 def test_network_policies_are_obeyed(case: str) -> None:
     """The VPC CNI enforces them when it is told to: else what closes pods and pages is a document that nobody reads."""
     (network,) = (p for p in of_kind(rendered(case), "AWS::EKS::Addon").values() if p["AddonName"] == "vpc-cni")
@@ -246,14 +178,6 @@ def test_all_that_can_carry_our_tag_does(case: str) -> None:
     for name, r in rendered(case)["Resources"].items():
         if not any(word in r["Type"] for word in bare) or r["Type"].startswith("AWS::EKS"):
             assert f'"{CASES[case].file.name}"' in json.dumps(r["Properties"]), name
-
-
-def test_the_stack_is_beside_that_of_the_bare_cluster() -> None:
-    """Two clusters of one file: neither's name, tags or guard are the other's."""
-    own = CASES["default"].file
-    assert "demo-eks" == own.name
-    assert "demo-eks" == one("default", "AWS::EKS::Cluster")["Name"]
-    assert not own.is_guarded
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from designs import VARIANTS, described
+from designs import VARIANTS
 
-from cfn.eks import life, outputs, preflight, status, tasks, template
-from cfn.eks.balancers import Balancer, balancers, held_by
-from cfn.eks.design import control_cidr, file_for_eks
+from cfn.eks import life, outputs, preflight, status, tasks
+from cfn.eks.balancers import Balancer, balancers
+from cfn.eks.design import file_for_eks
 from cfn.eks.plan import EksPlan
 from cfn.eks.status import EksStatus, Part
 from cfn.prices import PriceList
 from cfn.removal import Step
-from cfn.stack import Event, Stack, StackError
+from cfn.stack import Stack, StackError
 from cfn.standing import Item
 from cluster.clusterfile.checks import FieldError
-from cluster.clusterfile.model import Access, ClusterFile, EksSettings, Master, Network, Nodes, Storage
+from cluster.clusterfile.model import EksSettings, Storage
 from cluster.errors import ClusterError, ConfigError
 from tests.cfn.answers import account, answering, refused
 from tests.cfn.conftest import cluster
-from tests.cfn.test_bill import T
 from tests.cfn.test_eks_template import CASES, TWO
 
 READY = Stack(id="id-1", name="demo-eks", status="CREATE_COMPLETE", outputs={"FileSystem": "fs-1"})
@@ -30,33 +29,11 @@ PARTS = (
     Part(kind="Kubernetes", name="demo-eks", status="ACTIVE", version="1.35"),
     Part(kind="nodes", name="Nodes", status="UPDATING", version="1.35"),
 )
-CAUSE = Event(id="e", time=T, resource="Nodes", kind="AWS::EKS::Nodegroup", status="CREATE_FAILED", reason="no room")
 
 
 def state(**changed: Any) -> EksStatus:
     given: dict[str, Any] = {"stack": READY, "parts": PARTS, "wanted": 2, "nodes": 2, "usd_per_hour": 20.12346}
     return EksStatus(**{**given, "billed": (Item(kind="EFS", id="fs-1", usd_per_day=1.23456),), **changed})
-
-
-def test_all_is_well_in_a_few_lines() -> None:
-    """What is wrong is nowhere, and what is billed besides is at the end."""
-    assert [
-        "stack      demo-eks  CREATE_COMPLETE",
-        "storage    EFS fs-1",
-        "Kubernetes demo-eks  1.35  ACTIVE",
-        "nodes      Nodes  1.35  UPDATING",
-        "running    2 of 2 nodes",
-        "cost       20.12 USD per hour for nodes and control plane",
-        "besides    EFS fs-1: 1.23 USD per day",
-    ] == str(state()).split("\n")
-    said = state().as_json()
-    assert (True, [], None, 20.1235, 1.2346) == (
-        said["healthy"], said["problems"], said["cause"], said["usd_per_hour"], said["usd_per_day_besides"],
-    )  # fmt: skip
-    assert {"wanted": 2, "running": 2} == said["nodes"]
-    assert {"name": "demo-eks", "status": "CREATE_COMPLETE", "reason": ""} == said["stack"]
-    assert "Kubernetes" == said["parts"][0]["kind"] and "EFS" == said["besides"][0]["kind"]
-    assert state(usd_per_hour=None).as_json()["usd_per_hour"] is None
 
 
 @pytest.mark.parametrize(
@@ -74,24 +51,6 @@ def test_what_is_wrong_is_a_line(changed: dict[str, Any], problem: str) -> None:
     assert [problem] == found.problems == found.as_json()["problems"]
     assert f"wrong      {problem}" in str(found).split("\n")
     assert found.as_json()["healthy"] is False
-
-
-def test_a_stack_that_cannot_be_used_says_why() -> None:
-    """Its first cause, its own reason, and nothing of nodes; a cause that was is none of one that can be used."""
-    broken = with_(READY, status="ROLLBACK_COMPLETE", reason="it failed", outputs={})
-    found = state(stack=broken, cause=CAUSE, parts=())
-
-    assert [
-        "stack demo-eks is ROLLBACK_COMPLETE: an earlier create failed and was rolled back; run `inv eks.delete` first"
-    ] == found.problems
-    assert [
-        "stack      demo-eks  ROLLBACK_COMPLETE  it failed",
-        "cause      Nodes: no room",
-        "besides    EFS fs-1: 1.23 USD per day",
-    ] == str(found).split("\n")
-    assert {"resource": "Nodes", "reason": "no room"} == found.as_json()["cause"]
-    assert "cause" not in str(state(cause=CAUSE)) and state(cause=CAUSE).as_json()["cause"] is None
-    assert state(stack=broken).as_json()["cause"] is None and "cause" not in str(state(stack=broken))
 
 
 def stack_said(**changed: Any) -> dict[str, Any]:
@@ -152,65 +111,9 @@ def test_a_status_that_nobody_may_see_is_refused() -> None:
     assert {"FileSystem": "fs-1"} == outputs.told(there(), "demo")
 
 
-def test_the_outputs_are_told_to_who_asks_a_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As JSON; with too few words how it is typed; with the reason where nobody may look."""
-    monkeypatch.setattr("cfn.eks.outputs.Aws", lambda region: there())
-    assert (0, '{"FileSystem": "fs-1"}\n') == (outputs.main(["us-east-1", "demo"]), capsys.readouterr().out)
-    assert (2, "usage: python -m cfn.eks.outputs REGION NAME\n") == (outputs.main(["x"]), capsys.readouterr().err)
-    denied = answering(cloudformation={"describe_stacks": refused("AccessDenied")})
-    monkeypatch.setattr("cfn.eks.outputs.Aws", lambda region: denied)
-    assert 1 == outputs.main(["us-east-1", "demo"])
-    assert "looking for stack demo-eks" in capsys.readouterr().err
-
-
 def planned(case: str, **changed: Any) -> EksPlan:
     given: dict[str, Any] = {"design": CASES[case], "body": "é{}", "stack": None, "usd_per_hour": 2.5}
     return EksPlan(**{**given, **changed})
-
-
-def test_a_plan_of_eks_says_all_that_would_be_made() -> None:
-    """Nodes with their GPUs and interfaces, add-ons, who reaches the API, storage, cost."""
-    lines = str(planned("default")).split("\n")
-    assert [
-        "cluster   demo-eks in us-east-1d (no such stack yet), Kubernetes 1.35",
-        "nodes     4, g5.12xlarge, on-demand: 16 GPUs, 4 slots and 1 EFA interface each",
-        "image     EKS's own, AL2023_x86_64_NVIDIA",
-    ] == lines[:3]
-    assert "network   new VPC 10.20.0.0/16; EKS itself in us-east-1d and us-east-1b" in lines
-    assert "API       from 203.0.113.7/32; arn:aws:iam::123456789012:role/Operator may do everything" in lines
-    assert "storage   EFS new, kept when the stack goes" in lines
-    assert f"template  4 bytes, {len(template.stack(CASES['default']).resources)} resources" in lines
-    assert (
-        "add-ons   aws-efs-csi-driver, coredns, eks-node-monitoring-agent, eks-pod-identity-agent, kube-proxy, vpc-cni"
-        in lines
-    )
-
-    twice = planned("p5-everything", stack=READY, choices=(CASES["default"], CASES["no-gpus"]))
-    other = str(twice)
-    assert "demo-eks in us-east-1d (stack is CREATE_COMPLETE)" in other and ", FSx 4800 GiB" in other
-    assert "tries     g5.12xlarge in us-east-1d, then c6i.4xlarge in us-east-1d" in other
-    assert "API       from inside of its VPC only; " in other and "aws-fsx-csi-driver" in other
-    assert "nodes     2, c6i.4xlarge, on-demand: 0 GPUs, " in str(planned("no-gpus"))
-    assert "nobody may do everything" in str(planned("default", design=with_(CASES["default"], operator="")))
-    assert "EFS fs-0123456789abcdef0" in str(planned("existing-efs"))
-    assert "tries" not in str(planned("default", choices=(CASES["default"],)))
-    assert "network   vpc-0123456789abcdef0; EKS" in str(planned("existing-vpc"))
-
-
-def test_a_plan_of_eks_as_json_is_the_same() -> None:
-    """Sums of all nodes."""
-    said = planned("default", stack=READY, choices=(CASES["default"],)).as_json()
-    assert ("demo-eks", "us-east-1", "us-east-1d", "us-east-1b") == tuple(
-        said[n] for n in ("cluster", "region", "zone", "second_zone")
-    )
-    assert (4, 4, 16, 4, 10.1) == tuple(said[n] for n in ("nodes", "slots", "gpus", "template_bytes", "usd_per_hour"))
-    assert [{"instance_type": "g5.12xlarge", "zone": "us-east-1d"}] == said["tries"]
-    assert (["203.0.113.7/32"], None, "CREATE_COMPLETE", []) == tuple(
-        said[n] for n in ("api_from", "guard", "stack", "warnings")
-    )
-    assert planned("default").as_json()["stack"] is None
 
 
 def test_what_the_operator_may_not_have_meant_is_a_warning() -> None:
@@ -227,17 +130,6 @@ def zones(*known: tuple[str, str, str]) -> Any:
     """An account with these zones: name, id, kind."""
     found = [{"ZoneName": n, "ZoneId": i, **({"ZoneType": k} if k else {})} for n, i, k in known]
     return answering(ec2={"describe_availability_zones": {"AvailabilityZones": found}})
-
-
-def test_zones_are_those_in_which_eks_can_have_interfaces() -> None:
-    """No local zone, none of those that AWS's guide names; in order."""
-    found = zones(
-        ("us-east-1b", "use1-az2", "availability-zone"),
-        ("us-east-1a", "use1-az1", ""),
-        ("us-east-1-bos-1a", "use1-bos1-az1", "local-zone"),
-        ("us-east-1e", "use1-az3", "availability-zone"),
-    )
-    assert ["us-east-1a", "us-east-1b"] == preflight._zones(found)
 
 
 ONE = VARIANTS["default"]  # in us-east-1d
@@ -289,68 +181,9 @@ def test_designs_are_completed_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
         preflight.choices(there, file)
 
 
-def test_the_cluster_file_as_eks_takes_it() -> None:
-    """As many nodes as there are hosts that train; nothing of first boots, guards and spares."""
-    storage, eks = Storage(efs="fs-01234567"), EksSettings(efs="fs-0123456789abcdef0")
-    nodes = Nodes(workers=3, spares=2, min_nodes=2, source="https://example.org/x")
-    given = with_(cluster(), nodes=nodes, setup="x.sh", storage=storage)
-
-    own = file_for_eks(given)
-    assert (3, 0, 0, "", "", "fs-01234567") == (
-        own.nodes.workers, own.nodes.spares, own.nodes.min_nodes, own.nodes.source, own.setup, own.storage.efs,
-    )  # fmt: skip
-    assert (Access(mode="ssm"), Master(), False) == (own.access, own.master, own.is_guarded)
-    assert "fs-0123456789abcdef0" == file_for_eks(with_(given, eks=eks)).storage.efs
-    small = file_for_eks(with_(given, master=Master(instance_type="m7i.large")))
-    assert 2 == small.nodes.workers
-    assert "a" * 37 + "-eks" == file_for_eks(with_(given, name="a" * 37)).name
-    assert TWO.private_subnets == file_for_eks(with_(VARIANTS["ssm"].file, network=TWO)).network.private_subnets
-    assert not file_for_eks(with_(given, access=with_(given.access, protect=False))).access.protect
-
-
-@pytest.mark.parametrize(
-    ("whole", "public", "private", "free"),
-    [
-        ("10.0.0.0/26", "10.0.0.0/28", "10.0.0.16/28", "10.0.0.32/28"),
-        ("10.0.0.0/26", "10.0.0.0/27", "10.0.0.32/28", "10.0.0.48/28"),
-        ("10.0.0.0/27", "10.0.0.0/28", "10.0.0.16/28", ""),
-        ("10.0.0.0/25", "10.0.0.64/26", "10.0.0.16/28", "10.0.0.0/28"),
-    ],
-)
-def test_the_last_free_part_of_a_network_is_found_too(whole: str, public: str, private: str, free: str) -> None:
-    """At its end as at its begin."""
-    network = Network(cidr=whole, public_cidr=public, private_cidr=private)
-    file = ClusterFile(name="demo", network=network, access=Access(mode="ssm"), nodes=Nodes(workers=0))
-    if free:
-        assert free == control_cidr(file)
-    else:
-        with pytest.raises(FieldError, match="has no /28 left"):
-            control_cidr(file)
-
-
 def balancer(name: str, vpc: str = "", **tags: str) -> Balancer:
     end = Step("elb", "delete_load_balancer", {"LoadBalancerName": name})
     return Balancer(name=name, vpc=vpc, tags={k.replace("__", "/"): v for k, v in tags.items()}, end=end)
-
-
-OF_DEMO = {"kubernetes.io__cluster__demo-eks": "owned"}
-
-
-def test_balancers_are_held_by_their_kubernetes_or_its_network() -> None:
-    """In another's network only what that Kubernetes made itself."""
-    ours, theirs, beside = balancer("a", **OF_DEMO), balancer("b", "vpc-2"), balancer("c", "vpc-1")
-    new = balancer("d", **{"elbv2.k8s.aws__cluster": "demo-eks"})
-    found = [ours, theirs, beside, new]
-    assert [ours, beside, new] == held_by(found, "demo-eks", "vpc-1")
-    assert [ours, new] == held_by(found, "demo-eks", "")
-    assert ({"demo-eks"}, {"demo-eks"}, set()) == (ours.clusters, new.clusters, theirs.clusters)
-
-
-def test_a_service_is_known_by_its_tags() -> None:
-    """A namespace and a name; anything else is none."""
-    named = balancer("a", **{"kubernetes.io__service-name": "dlami/x"})
-    stacked = balancer("a", **{"kubernetes.io__service-name": "odd", "service.k8s.aws__stack": "dlami/y"})
-    assert ("dlami/x", "dlami/y", "") == (named.service, stacked.service, balancer("a").service)
 
 
 def test_balancers_of_both_kinds_are_listed_by_name() -> None:
@@ -422,25 +255,6 @@ def test_a_balancer_that_would_hold_the_network_is_named(service: str, ends: str
         life.remove(there, shared, lambda _: None, [])
 
 
-def test_what_a_template_keeps_stays() -> None:
-    """Of what was made; whichever way it is kept."""
-    resources = {
-        "Kept": {"DeletionPolicy": "Retain"}, "Files": {"DeletionPolicy": "RetainExceptOnCreate"},
-        "Gone": {"DeletionPolicy": "Delete"}, "Plain": {}, "Unmade": {"DeletionPolicy": "Retain"},
-    }  # fmt: skip
-    rows = [
-        {"LogicalResourceId": name, "PhysicalResourceId": f"id-{name}", "ResourceType": "T"}
-        for name in ("Kept", "Files", "Gone", "Plain")
-    ]
-
-    def stays(body: Any) -> dict[str, str]:
-        said = {"get_template": {"TemplateBody": body}, "list_stack_resources": {"StackResourceSummaries": rows}}
-        return life.stays(answering(cloudformation=said), READY)
-
-    assert {"Kept": "id-Kept", "Files": "id-Files"} == stays({"Resources": resources})
-    assert {} == stays("Resources: {}") == stays({})
-
-
 def test_what_a_deletion_left_is_told_with_its_use() -> None:
     """What is billed on, what ends it, and what is the operator's own."""
     own = with_(OWN, storage=Storage())
@@ -475,13 +289,6 @@ def test_what_a_deletion_left_is_told_with_its_use() -> None:
     assert (["a", "b"], []) == (tasks._given("a,,b"), tasks._given(""))
 
 
-def test_kubectls_way_is_the_aws_clis_word() -> None:
-    """Under the context that the file names, else the stack's name."""
-    words = ["aws", "eks", "update-kubeconfig", "--region", "us-east-1", "--name", "demo-eks", "--alias"]
-    assert [*words, "demo-eks"] == tasks.kubeconfig_command(cluster())
-    assert [*words, "mine"] == tasks.kubeconfig_command(with_(cluster(), eks=EksSettings(context="mine")))
-
-
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -498,36 +305,8 @@ def test_a_cli_that_fails_is_told_by_its_last_words(script: str, said: str, tmp_
         tasks.write_kubeconfig(["/nowhere/aws", "--x"])
 
 
-def test_what_the_cli_says_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr: stdout is for what was asked."""
-    tasks.write_kubeconfig([program(tmp_path, "echo ' Added x '")])
-    assert ("", "Added x\n") == tuple(capsys.readouterr())
-
-
 def program(folder: Path, script: str) -> str:
     path = folder / "cli"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
-
-
-def test_add_ons_and_rights_follow_the_storage_of_trainings() -> None:
-    """Lustre's driver where there is one or an existing one is mounted; what pods may do is in their role alone."""
-    base = CASES["default"]
-    mounted = with_(base, file=with_(base.file, eks=EksSettings(fsx="fs-0123456789abcdef0:abcdefgh")))
-    assert "FsxAddon" in template.stack(mounted).resources
-    assert "FsxAddon" not in template.stack(base).resources
-    resources = template.stack(CASES["p5-everything"]).resources
-    policies = resources["JobsRole"].to_dict()["Properties"]["Policies"]
-    assert "s3://" not in str(policies) and "arn:${AWS::Partition}:s3:::bucket" in str(policies)
-    assert ["jobs"] == [one["PolicyName"] for one in policies]
-    assert "JobsRole" not in template.stack(base).resources
-
-
-def test_an_arm_machine_has_an_image_of_its_own() -> None:
-    """Local disks are what its type has, by what is known of it."""
-    arm = with_(CASES["default"], instance=with_(described("g5g.xlarge"), gpus=1))
-    assert "AL2023_ARM_64_NVIDIA" == arm.ami_type
-    unknown = with_(CASES["default"], instance=with_(described("g5.xlarge"), name="z9.large"))
-    assert (True, False) == (CASES["default"].has_local_disks, unknown.has_local_disks)
-    assert 4 == CASES["default"].nodes

@@ -1,9 +1,7 @@
 """The values of a cluster file: the last that is taken, the first that is not, and what follows from them."""
 
 import os
-import stat
 import subprocess
-import tomllib
 from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
@@ -11,17 +9,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from cfn import in_stack, init_values
-from cfn.stack import StackError
+from cfn import init_values
 from cluster.clusterfile import text
-from cluster.clusterfile.checks import FieldError, check_folder, several
+from cluster.clusterfile.checks import FieldError, check_folder
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Master, Nodes, Ssh, Storage, is_of_a_stack
 from cluster.clusterfile.network import Network
 from cluster.clusterfile.reader import decode
 from cluster.errors import ConfigError
-from cluster.setup.script import Script
-from tests.cfn.answers import Service, answering
-from tests.cfn.conftest import cluster
+from tests.cfn.answers import Service
 
 CR = {"capacity": "reservation", "reservation": "cr-0123456789abcdef0"}
 BLOCK = {**CR, "capacity": "capacity-block"}
@@ -156,20 +151,6 @@ def test_the_first_value_that_cannot_be_had_is_refused(
     assert said in str(error.value)
 
 
-def test_a_network_with_too_many_bits_is_told_the_nearest_one() -> None:
-    """Rather than how networks are written."""
-    with pytest.raises(FieldError, match=r"cidr: '10.20.0.1/16' has bits set after the prefix; write '10.20.0.0/16'"):
-        Network(cidr="10.20.0.1/16")
-
-
-@pytest.mark.parametrize(("value", "found"), [("", ()), ("a", ("a",)), (("a", "b"), ("a", "b")), ((), ())])
-def test_one_text_or_several(value: Any, found: tuple[str, ...]) -> None:
-    """An empty one is none; so a network has its subnets, in their order."""
-    assert found == several(value)
-    given = Network(vpc=VPC, private_subnet=(OTHER, SUBNET), public_subnet=SUBNET)
-    assert ((OTHER, SUBNET), (SUBNET,)) == (given.private_subnets, given.public_subnets)
-
-
 @pytest.mark.parametrize(
     ("path", "depth", "is_taken"),
     [
@@ -210,33 +191,6 @@ def file(**parts: Any) -> ClusterFile:
 
 SMALL = Network(cidr="10.0.0.0/24", public_cidr="10.0.0.0/28", private_cidr="10.0.0.16/28")
 OWN = Network(vpc=VPC, private_subnet=SUBNET)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"name": "a" * 41},
-        {"region": "us-gov-west-1"},
-        {"network": Network(zone="us-east-1d")},
-        {"shared": "/fsx"},
-        {"shared": "/fsx", "storage": Storage(fsx_gib=1200, fsx_mount="/fast")},
-        {"network": SMALL, "nodes": Nodes(workers=5, spares=1)},
-        {"network": OWN, "access": Access(mode="ssm")},
-        {"network": OWN, "access": Access(mode="ssm"), "nodes": Nodes(workers=63)},
-        {"network": with_(OWN, public_subnet=OTHER)},
-        {"access": Access(mode="eic")},
-        {"master": Master(instance_type="m7i.large"), "nodes": Nodes(workers=1)},
-        {"master": Master(capacity="on-demand"), "nodes": Nodes(capacity="spot")},
-        {"master": Master(capacity="on-demand", instance_type="m7i.large"), "nodes": Nodes(**CR)},
-        {"nodes": Nodes(source="checkout"), "access": Access(mode="ssm")},
-        {"nodes": Nodes(source="checkout"), "access": Access(ssh_from="203.0.113.7/32", key_pair="k")},
-        {"nodes": Nodes(source="checkout"), "access": Access(ssh_from="203.0.113.7/32", public_key=KEY)},
-    ],
-)  # fmt: skip
-def test_what_goes_together_is_taken(parts: dict[str, Any]) -> None:
-    """Each of these is beside one that is refused."""
-    made = file(**parts)
-    assert parts == {name: getattr(made, name) for name in parts}
 
 
 @pytest.mark.parametrize(
@@ -284,137 +238,6 @@ def test_what_does_not_go_together_is_refused(parts: dict[str, Any], named: str,
         file(**parts).check_stack()
     assert str(error.value).startswith(f"{named}: ")
     assert said in str(error.value)
-
-
-ON_DEMAND = Master(capacity="on-demand")
-MINE = Master(instance_type="m7i.large")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "master", "market"),
-    [
-        ({}, Master(), "on-demand"),
-        ({"capacity": "spot"}, Master(), "spot"),
-        ({"capacity": "spot"}, ON_DEMAND, "on-demand"),
-        ({"capacity": "spot"}, MINE, "spot"),
-        ({"capacity": "spot"}, with_(MINE, capacity="on-demand"), "on-demand"),
-        (CR, Master(), "reservation"),
-        (BLOCK, Master(), "capacity-block"),
-        (CR, MINE, "on-demand"),
-        (BLOCK, MINE, "on-demand"),
-    ],
-)
-def test_how_the_master_is_bought(nodes: dict[str, Any], master: Master, market: str) -> None:
-    """As the workers, unless it has a market of its own, or a type for which there is no reservation."""
-    made = file(nodes=Nodes(**{"workers": 3, **nodes}), master=master)
-    assert market == made.market("master")
-    assert nodes.get("capacity", "on-demand") == made.market("worker") == made.market("node")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "master", "usd"),
-    [
-        ({}, Master(), 9.0),
-        ({}, Master(usd_per_hour=2.0), 2.0),
-        ({}, MINE, 0.0),
-        ({}, with_(MINE, usd_per_hour=2.0), 2.0),
-        ({"capacity": "spot"}, Master(), 9.0),
-        ({"capacity": "spot"}, ON_DEMAND, 0.0),
-        (CR, MINE, 0.0),
-    ],
-)
-def test_the_price_of_the_nodes_is_the_masters_where_it_is_bought_as_they_are(
-    nodes: dict[str, Any], master: Master, usd: float
-) -> None:
-    """Its own price is before it; another type or market has none."""
-    made = file(nodes=Nodes(**{"workers": 3, "usd_per_hour": 9.0, **nodes}), master=master)
-    assert (usd, 9.0) == (made.given_usd_per_hour("master"), made.given_usd_per_hour("worker"))
-
-
-def test_how_many_there_are_of_a_cluster() -> None:
-    """Who trains, who is in a reservation, who costs, and with how many it may begin."""
-    nodes = Nodes(workers=3, spares=2)
-    plain, small = file(nodes=nodes), file(nodes=nodes, master=MINE)
-
-    assert (True, 4, 6) == (plain.master_trains, plain.hosts, plain.reserved)
-    assert (False, 3, 5) == (small.master_trains, small.hosts, small.reserved)
-    assert (5, 6, 6) == (nodes.pool, nodes.instances, nodes.least)
-    assert 2 == with_(nodes, min_nodes=2).least
-    grouped = [Nodes(**kind).uses_placement_group for kind in ({}, {"capacity": "spot"}, CR, BLOCK)]
-    assert [True, True, False, False] == grouped
-
-
-@pytest.mark.parametrize(
-    ("nodes", "guard", "minutes", "is_guarded"),
-    [
-        ({}, {}, 60, True),
-        (CR, {}, 60, True),
-        (BLOCK, {}, 0, False),
-        (BLOCK, {"idle_minutes": 30}, 30, True),
-        ({}, {"idle_minutes": 0}, 0, False),
-        ({}, {"idle_minutes": 0, "max_hours": 1.0}, 0, True),
-        ({}, {"idle_minutes": 0, "budget_usd": 1.0}, 0, True),
-    ],
-)
-def test_what_ends_a_cluster_that_is_forgotten(
-    nodes: dict[str, Any], guard: dict[str, Any], minutes: int, is_guarded: bool
-) -> None:
-    """An hour without work, but where the hours are paid anyway; any one of the limits guards it."""
-    made = file(nodes=Nodes(**nodes), guard=Guard(**guard))
-    assert (minutes, is_guarded) == (made.idle_minutes, made.is_guarded)
-
-
-def test_a_new_file_is_whole_and_for_all_to_read(tmp_path: Path) -> None:
-    """It replaces nothing, and nothing is left beside it."""
-    path = tmp_path / "cluster.toml"
-    text.write(path, "name = 'x'\n")
-
-    assert "name = 'x'\n" == path.read_text()
-    assert 0o644 == stat.S_IMODE(path.stat().st_mode)
-    assert [path] == list(tmp_path.iterdir())
-
-
-def test_every_value_is_written_as_toml_reads_it() -> None:
-    """Quotes, backslashes, lists, truth, numbers; what is not set is shown, and commented out."""
-    values = {
-        "notify": 'tell "us" \\ now',
-        "access.ssh_from": "203.0.113.7/32",
-        "access.protect": False,
-        "nodes.instance_type": ["g5.xlarge", "g6.xlarge"],
-        "nodes.usd_per_hour": 2.5,
-        "guard.max_hours": 3,
-    }
-    written = text.render(values)
-    read = tomllib.loads(written)
-
-    assert values["notify"] == read["notify"]
-    assert (False, ["g5.xlarge", "g6.xlarge"], 2.5) == (
-        read["access"]["protect"], read["nodes"]["instance_type"], read["nodes"]["usd_per_hour"],
-    )  # fmt: skip
-    assert "\n# idle_minutes = 60\n" in written and '\n# key = ""\n' in written
-    made = text.parse(read)
-    assert (("g5.xlarge", "g6.xlarge"), 3.0) == (made.nodes.types, made.guard.max_hours)
-    assert isinstance(made.guard.max_hours, float), "a whole number is a price, too"
-    assert "\nidle_minutes = 30\n" in text.render({"guard.idle_minutes": 30})
-
-
-def test_a_new_file_has_what_suits_most() -> None:
-    """Numbers that a cluster has of which nobody said anything."""
-    new = tomllib.loads(text.render())
-
-    assert ("training", "us-east-1", "/efs", "/opt/dlami-cluster") == tuple(
-        new[n] for n in ("name", "region", "shared", "project")
-    )
-    assert {"workers": 1, "spares": 0, "min_nodes": 0, "root_gib": 200, "boot_minutes": 30, "usd_per_hour": 0.0} == {
-        n: value for n, value in new["nodes"].items() if not isinstance(value, str)
-    }
-    assert {"tls": True, "fsx_gib": 0, "fsx_mount": "/fsx", "fsx_throughput": 125} == {
-        n: value for n, value in new["storage"].items() if value != ""
-    }
-    assert {"mode": "ssh", "allow_wide": False, "protect": True, "role_path": "/", "rank_credentials": False} == {
-        n: value for n, value in new["access"].items() if value != ""
-    }
-    assert ({"max_hours": 0.0, "budget_usd": 0.0}, {"user": "ubuntu", "port": 22}) == (new["guard"], new["ssh"])
 
 
 def test_a_file_of_other_hosts_is_no_stacks(tmp_path: Path) -> None:
@@ -475,52 +298,3 @@ def test_the_only_key_pair_is_taken(names: tuple[str, ...], found: str, monkeypa
     monkeypatch.setattr("cfn.aws.Aws.client", lambda self, service: Service(service, answers))
     looked = init_values.looked_up(Path("/"), {"region": "us-east-1"})
     assert {"region": "us-east-1", **({"access.key_pair": found} if found else {})} == looked
-
-
-def _stack_with(metadata: Any) -> Any:
-    described = {"StackId": "id-1", "StackName": "demo", "StackStatus": "CREATE_COMPLETE"}
-    return answering(
-        cloudformation={
-            "describe_stacks": {"Stacks": [described]},
-            "get_template": lambda **of: {"TemplateBody": metadata if of["StackName"] == "id-1" else {}},
-        }
-    )
-
-
-def test_a_stack_tells_the_file_it_was_made_from() -> None:
-    """Its own name and region, whatever was written down; one without a file says so."""
-    own = with_(cluster(), setup="/here/prepare.sh", notify="tell-us", ssh=Ssh(key="~/mine", port=2222))
-    values = in_stack.values(own)
-    assert ("prepare.sh", 2222) == (values["setup"], values["ssh.port"])
-    assert "setup" not in in_stack.values(cluster())
-    account = _stack_with({"Metadata": {in_stack.KEY: {**values, "name": "other", "region": "eu-west-1"}}})
-
-    found = in_stack.of(account, "id-1")
-    assert {**values, "name": "demo", "region": "us-east-1"} == found
-    assert with_(own, setup="prepare.sh", ssh=Ssh(port=2222)) == in_stack.file_of(account, "demo")
-    for nothing in ({}, {"Metadata": {}}, "text: yaml"):
-        with pytest.raises(StackError, match="stack demo holds no cluster file: copy the one it was made from"):
-            in_stack.of(_stack_with(nothing), "demo")
-
-
-def test_a_script_comes_back_as_it_was_packed() -> None:
-    """With its name; none where there is none."""
-    script = Script(name="prepare.sh", text="#!/bin/sh\necho é\n")
-    account = _stack_with({"Metadata": {in_stack.SETUP: in_stack.packed(script)}})
-    assert script == in_stack.setup_of(account, "demo")
-    assert in_stack.setup_of(_stack_with({}), "demo") is None
-
-
-def test_all_fields_that_differ_are_told_from_both_sides() -> None:
-    """What only one of them has is the default of the other; name and region are never compared."""
-    here = file(nodes=Nodes(workers=3, root_gib=300), notify="tell-us")
-    there = {**in_stack.values(here), "name": "other", "region": "eu-west-1", "nodes.workers": 4, "nodes.spares": 1}
-    del there["notify"], there["nodes.root_gib"]
-
-    assert [
-        "nodes.root_gib is 300 here, the default in the stack",
-        "nodes.spares is the default here, 1 in the stack",
-        "nodes.workers is 3 here, 4 in the stack",
-        "notify is tell-us here, the default in the stack",
-    ] == in_stack.differences(here, there)
-    assert [] == in_stack.differences(here, in_stack.values(here))

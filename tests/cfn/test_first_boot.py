@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace as with_
 from pathlib import Path
 
@@ -177,17 +176,6 @@ def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: Clu
     assert "(master): first boot failed identity: there is no user nobody-of-that-name: set ssh.user" in str(
         error.value
     )
-
-
-def test_the_script_is_clean() -> None:
-    """shellcheck has nothing to say, to the script and to what unpacks it."""
-    shellcheck = str(Path(sys.executable).parent / "shellcheck")
-    unpacking = ["-s", "bash", "-e", "SC1091,SC2016", "-"]  # nothing to follow yet; base85 has dollar signs
-    for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (unpacking, firstboot.body())):
-        found = subprocess.run(
-            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-        assert (0, "") == (found.returncode, found.stdout)
 
 
 def test_a_node_goes_on_in_the_very_script_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

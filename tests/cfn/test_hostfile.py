@@ -13,7 +13,6 @@ from cfn.aws import Aws
 from cfn.hosts import Member
 from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile
-from cluster.errors import ConfigError
 from cluster.inventory import Tunnel, load_cluster
 from cluster.lab.aws import FakeAws
 
@@ -78,19 +77,6 @@ def test_without_an_open_port_the_operator_is_told_what_ssh_needs(
     assert (master.instance_id, tmp_path / "known_hosts") == (access.gateway, access.known_hosts)
     assert Tunnel(mode="ssm", region=closed.region, lends_key=True) == access.tunnel
     assert f"{master.instance_id} {master.host_key}" in (tmp_path / "known_hosts").read_text()
-
-
-def test_a_machine_without_the_aws_cli_is_told_so(
-    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`inv ssh` is a sentence then, no traceback."""
-    closed = with_(file, access=Access(mode="ssm"))
-    create.create(account, plan.make(account, closed), lambda _: None)
-    path = tmp_path / "cluster.toml"
-    text.write(path, text.render(in_stack.values(closed)))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"this machine has no `aws`, through which .*: install the AWS CLI"):
-        tasks.go_to_master(str(path), False)
 
 
 def test_through_an_endpoint_the_master_is_known_and_our_own_key_is_lent(

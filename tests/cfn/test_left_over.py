@@ -1,8 +1,6 @@
 """What is left in an account: which of it is ours and nobody's stack's, what it costs, what removes it."""
 
 import io
-import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,27 +315,6 @@ def test_what_a_living_stack_has_is_no_orphan(more: dict[str, str], is_living: b
     assert [o.thing.item.id for o in found.orphans] == ([] if is_living else ["s-1"])
 
 
-def test_what_a_stack_uses_is_no_orphan_and_a_deleted_one_uses_nothing() -> None:
-    """Its outputs name it."""
-    stacks = [
-        {
-            "StackId": status,
-            "StackName": status,
-            "StackStatus": status,
-            "Outputs": [{"OutputKey": "Disk", "OutputValue": f"s-{status}"}],
-        }
-        for status in ("CREATE_COMPLETE", "DELETE_COMPLETE")
-    ]
-    there = [{"SnapshotId": f"s-{s['StackName']}", "VolumeSize": 1, "Tags": OURS} for s in stacks]
-
-    found = orphans.find(
-        account(**{**NOTHING, "describe_stacks": {"Stacks": stacks}, "describe_snapshots": {"Snapshots": there}}),
-        ["us-east-1"],
-    )
-
-    assert [o.thing.item.id for o in found.orphans] == ["s-DELETE_COMPLETE"]
-
-
 def test_every_region_is_looked_at_and_told() -> None:
     """A service that a region lacks is not asked there; one that refuses is said, and the others are looked at."""
     heard: list[str] = []
@@ -376,13 +353,6 @@ def test_where_stacks_cannot_be_listed_nothing_is_an_orphan() -> None:
     assert str(found) == "nothing of ours is left without a stack in 1 region"
 
 
-def test_regions_are_those_of_the_account_by_name() -> None:
-    """In their order."""
-    said = {"Regions": [{"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}]}
-
-    assert orphans.regions(account(describe_regions=said)) == ["eu-west-1", "us-east-1"]
-
-
 FOUND = Found(
     orphans=(orphan("v-1"), orphan("v-2", usd=None), orphan("v-3", steps=())), unasked=("x: not asked",), regions=2
 )
@@ -414,21 +384,6 @@ def test_what_is_left_is_shown_with_its_price_and_its_command() -> None:
     }
 
 
-def test_steps_are_typed_one_after_the_other_with_the_time_that_they_take() -> None:
-    """As one line."""
-    steps = (
-        Step("efs", "delete_mount_target", {"MountTargetId": "t"}, then_waits_s=90),
-        Step("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": "a b", "ForceDelete": True}),
-        Step("ec2", "terminate_instances", {"InstanceIds": ["i-1", "i-2"]}),
-    )
-
-    assert orphan("x", steps=steps).command == (
-        "aws efs delete-mount-target --region us-east-1 --mount-target-id t && sleep 90 && "
-        "aws autoscaling delete-auto-scaling-group --region us-east-1 --auto-scaling-group-name 'a b' --force-delete && "
-        "aws ec2 terminate-instances --region us-east-1 --instance-ids i-1 i-2"
-    )
-
-
 @pytest.mark.parametrize("code", ["InvalidVolume.NotFound", "UnknownVolume", "NoSuchEntity"])
 def test_what_is_gone_is_removed(code: str) -> None:
     """Somebody was quicker."""
@@ -446,19 +401,6 @@ def test_what_is_held_is_tried_again_until_its_time_is_over(code: str) -> None:
 
     with pytest.raises(AwsError, match=f"removing volume v-1: Asked was refused: held [(]{code}[)]"):
         orphans.remove(account(delete_volume=refused(code, "held")), orphan("v-1"))
-
-
-def test_what_is_refused_is_tried_once() -> None:
-    """Trying again would not help."""
-    tried: list[Any] = []
-
-    def refuse(**given: Any) -> Any:
-        tried.append(given)
-        return refused("UnauthorizedOperation", "you may not")
-
-    with pytest.raises(AwsError, match="you may not"):
-        orphans.remove(account(delete_volume=refuse), orphan("v-1"))
-    assert tried == [{"VolumeId": "v-1"}]
 
 
 class Desk:
@@ -498,20 +440,6 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return made
 
 
-def test_orphans_are_shown_and_say_whether_all_is_well(desk: Desk) -> None:
-    """Well is nothing left, and everything looked at."""
-    assert spending.show_orphans("us-east-1, eu-west-1,", False, False) is False
-    out, err = desk.said.readouterr()
-    assert err == "looking in 2 regions\n"
-    assert out.startswith("us-east-1  snapshot s-1: 1.20 USD per day (of 730 GiB, at most), of demo\n")
-    desk.there = []
-    assert spending.show_orphans("us-east-1", False, True) is True
-    assert json.loads(desk.said.readouterr().out) == {"orphans": [], "usd_per_day": 0, "unasked": []}
-    desk.trouble = {"describe_volumes": refused("UnauthorizedOperation", "you may not")}
-    assert spending.show_orphans("us-east-1", False, False) is False
-    assert "not looked at: us-east-1: Asked was refused: you may not" in desk.said.readouterr().err
-
-
 def test_removing_asks_about_each_on_a_terminal(desk: Desk) -> None:
     """Not for a program, and not without a terminal."""
     with pytest.raises(ConfigError, match="--json answers and --delete asks about each: give one of them"):
@@ -543,22 +471,6 @@ def test_what_could_not_be_removed_is_told_and_counted(desk: Desk) -> None:
     assert spending.show_orphans("us-east-1", True, False) is False
 
 
-def test_what_ends_by_itself_is_not_asked_about(desk: Desk) -> None:
-    """And does not count as left."""
-    block = {
-        "CapacityReservationId": "cr-1",
-        "InstanceType": "p5.48xlarge",
-        "State": "active",
-        "ReservationType": "capacity-block",
-        "Tags": OURS,
-    }
-    desk.there, desk.trouble = [], {"describe_capacity_reservations": {"CapacityReservations": [block]}}
-    desk.types("nobody is asked")
-
-    assert spending.show_orphans("us-east-1", True, False) is True
-    assert "capacity block cr-1" in desk.said.readouterr().out
-
-
 def test_all_regions_are_looked_at_where_none_is_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the account, asked in the operator's own; the first that is given is asked else."""
     monkeypatch.setattr(spending.init_values, "region", lambda: "eu-west-1")
@@ -567,17 +479,3 @@ def test_all_regions_are_looked_at_where_none_is_given(desk: Desk, monkeypatch: 
 
     assert desk.asked == ["eu-west-1", "ap-east-1"]
     assert desk.said.readouterr().err == "looking in 1 region\nlooking in 2 regions\n"
-
-
-def test_a_copy_of_an_orphan_elsewhere_is_removed_there() -> None:
-    """In its own region."""
-    seen: list[str] = []
-
-    class Elsewhere(Account):
-        def client(self, service: str) -> Any:
-            seen.append(self.region)
-            return super().client(service)
-
-    orphans.remove(Elsewhere("us-east-1", said={"delete_volume": {}}), replace(orphan("v-1"), region="eu-west-1"))
-
-    assert seen == ["eu-west-1"]

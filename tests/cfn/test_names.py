@@ -11,7 +11,6 @@ from cfn import succession
 from cluster.launch.onhost.names import (
     files,
     listed,
-    read,
     with_names,
     write_examples,
     write_names,
@@ -39,12 +38,6 @@ def test_the_list_is_of_the_nodes_that_train_in_their_order() -> None:
 def test_no_answer_is_no_list(answer: str) -> None:
     """What cannot be read leaves the names as they were."""
     assert "" == listed(answer)
-
-
-@pytest.mark.parametrize("text", ["", "10.0.0.1\n", "10.0.0.1 8\n; rm -rf /\n", "deeplearning-worker1 8\n"])
-def test_a_damaged_list_is_none(text: str) -> None:
-    """Nothing of it is believed."""
-    assert [] == read(text)
 
 
 def test_a_login_shell_has_the_four_variables(tmp_path: Path) -> None:

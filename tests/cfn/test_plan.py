@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 from designs import design
 
-from cfn import image, instances, plan, preflight, quotas, source
-from cfn.aws import AwsError
-from cfn.instances import Interface, instance_type
+from cfn import image, plan, preflight, quotas
+from cfn.instances import instance_type
 from cfn.plan import Plan
 from cfn.prices import PriceList
 from cfn.stack import Stack
-from cfn.template import role, template
 from cfn.template.design import Design, first_minutes
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Master, Network, Nodes, Storage
-from cluster.errors import ConfigError
 from tests.cfn.answers import account, refused, stack_of
 
 AMI = "ami-0123456789abcdef0"
@@ -38,25 +35,6 @@ def a_plan(made: Design | None = None, **more: Any) -> Plan:
 
 def lines(made: Plan) -> dict[str, str]:
     return {line[:10].strip(): line[10:] for line in str(made).splitlines()}
-
-
-def test_a_plan_is_a_page() -> None:
-    """Where, how many, what each has, how it is reached, and what it costs."""
-    made = a_plan()
-    said = lines(made)
-
-    assert said["cluster"] == "demo in us-east-1d (no such stack yet)"
-    assert (
-        said["nodes"]
-        == "1 master + 3 workers, g5.12xlarge, on-demand: 16 GPUs in all; each host has 4 GPUs, 4 slots and 1 EFA interface"
-    )
-    assert said["image"] == AMI
-    assert said["network"] == "new VPC 10.20.0.0/16; SSH from 203.0.113.7/32"
-    assert said["storage"] == f"EFS new, kept when the stack goes at {made.design.file.shared}"
-    assert re.fullmatch(r"20 bytes, \d\d resources", said["template"])
-    assert said["cost"] == "22.69 USD per hour for 4 instances (5.672 each), storage and NAT extra"
-    assert "tries" not in said
-    assert (made.hosts, made.instances) == (4, 4)
 
 
 def test_a_plan_says_what_its_file_has_besides() -> None:
@@ -89,18 +67,6 @@ def test_a_plan_says_what_its_file_has_besides() -> None:
         "; no open port, Instance Connect Endpoint"
     )
     assert "speed" not in lines(a_plan(design("c6i.large", 1)))
-
-
-def test_zones_and_types_are_tried_in_their_order() -> None:
-    """By type; and with how many hosts it begins."""
-    one, other = design(nodes={"min_nodes": 2}), design("p5.48xlarge")
-    choices = (one, replace(one, zone="us-east-1a"), other)
-    said = lines(a_plan(one, choices=choices))
-
-    assert said["tries"] == (
-        "g5.12xlarge in us-east-1d, us-east-1a, then p5.48xlarge in us-east-1d; begins with 2 hosts where no more can be had"
-    )
-    assert a_plan(other, choices=(other,)).order == "p5.48xlarge in us-east-1d"
 
 
 @pytest.mark.parametrize(
@@ -168,22 +134,6 @@ def test_an_efa_in_two_subnets_is_warned_of(kind: str, mode: str, is_warned: boo
     assert is_warned == ("access.mode is ssh: the mast" in warned(kind, access=access))
 
 
-def test_the_json_of_a_plan_has_all_of_it() -> None:
-    """Under names that programs read."""
-    one = design(
-        workers=3, nodes={"min_nodes": 2, "spares": 1}, guard=Guard(idle_minutes=30, max_hours=2.0, budget_usd=9.0)
-    )
-    said = a_plan(one, choices=(one,), stack=Stack(id="s", name="demo", status="CREATE_COMPLETE")).as_json()
-
-    assert said["guard"] == {"idle_minutes": 30, "max_hours": 2.0, "budget_usd": 9.0}
-    assert said["tries"] == [{"instance_type": "g5.12xlarge", "zone": "us-east-1d"}]
-    assert (said["hosts"], said["spares"], said["slots"], said["gpus"], said["min_nodes"]) == (4, 1, 4, 16, 2)
-    assert (said["template_bytes"], said["stack"], said["ami"]) == (20, "CREATE_COMPLETE", AMI)
-    assert (said["master_instance_type"], said["master_trains"]) == ("g5.12xlarge", True)
-    assert said["warnings"]
-    assert a_plan().as_json()["stack"] is None
-
-
 @pytest.mark.parametrize(
     ("parts", "role_of", "usd"),
     [
@@ -209,47 +159,6 @@ DESCRIBED: dict[str, Any] = {
 }
 
 
-def efa(most: int, *cards: tuple[int, list[str]]) -> dict[str, Any]:
-    return {
-        "EfaSupported": True,
-        "EfaInfo": {"MaximumEfaInterfaces": most},
-        "NetworkCards": [{"NetworkCardIndex": n, "InterfaceTypes": kinds} for n, kinds in cards],
-    }
-
-
-@pytest.mark.parametrize(
-    ("network", "cards", "able", "made"),
-    [
-        ({}, (0,), (), [(0, 0, "interface")]),
-        (efa(1, (0, ["efa"])), (0,), (0,), [(0, 0, "efa")]),
-        ({**efa(1, (0, ["efa"])), "EfaSupported": False}, (0,), (), [(0, 0, "interface")]),
-        (efa(2, (1, ["efa"]), (0, ["efa"]), (2, ["efa"])), (1, 0, 2), (0, 1), [(0, 0, "interface"), (0, 1, "efa-only"), (1, 0, "efa-only")]),
-        (efa(4, (0, ["interface"]), (1, ["efa"])), (0, 1), (1,), [(0, 0, "interface"), (1, 0, "efa-only")]),
-    ],
-)  # fmt: skip
-def test_interfaces_follow_from_the_cards_of_a_type(
-    network: dict[str, Any], cards: tuple[int, ...], able: tuple[int, ...], made: list[Any]
-) -> None:
-    """The primary one first; no more EFAs than the type may have, on cards that can hold one."""
-    kind = instance_type({**DESCRIBED, "NetworkInfo": network})
-
-    assert (kind.network_cards, kind.efa_cards) == (cards, able)
-    assert list(instances.interfaces(kind)) == [Interface(card=c, device=d, kind=k) for c, d, k in made]
-
-
-def test_a_type_is_what_ec2_says_of_it() -> None:
-    """Its GPUs of all kinds, its processors, how it is sold; one rank where it has no GPU."""
-    plain = instance_type(DESCRIBED)
-    gpus = {"Gpus": [{"Count": 2}, {"Count": 6}]}
-    whole = instance_type(
-        {**DESCRIBED, "GpuInfo": gpus, "SupportedUsageClasses": ["spot"], "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]}}
-    )  # fmt: skip
-
-    assert (plain.name, plain.gpus, plain.slots, plain.vcpus, plain.architecture) == ("x9.large", 0, 1, 4, "arm64")
-    assert plain.usage_classes == ()
-    assert (whole.gpus, whole.slots, whole.architecture, whole.usage_classes) == (8, 8, "x86_64", ("spot",))
-
-
 @pytest.mark.parametrize(
     ("name", "gpus", "quota"),
     [
@@ -270,27 +179,6 @@ def test_a_type_is_what_ec2_says_of_it() -> None:
 def test_the_quota_that_a_type_counts_against(name: str, gpus: int, quota: str) -> None:
     """By its letters; those with quotas of their own are none that we know."""
     assert replace(instance_type(DESCRIBED), name=name, gpus=gpus).quota == quota
-
-
-@pytest.mark.parametrize(
-    ("capacity", "sold", "is_refused"),
-    [
-        ("spot", ("on-demand",), True),
-        ("spot", ("on-demand", "spot"), False),
-        ("capacity-block", ("on-demand", "spot"), True),
-        ("reservation", ("on-demand",), False),
-        ("on-demand", ("capacity-block",), True),
-        ("spot", (), False),
-    ],
-)
-def test_a_type_is_bought_as_it_is_sold(capacity: str, sold: tuple[str, ...], is_refused: bool) -> None:
-    """One of which nothing is told is let through."""
-    kind = replace(instance_type(DESCRIBED), usage_classes=sold)
-    if is_refused:
-        with pytest.raises(Exception, match=f"nodes.capacity: x9.large is not sold as .*; use {', '.join(sold)}"):
-            instances.check_capacity(kind, capacity)
-    else:
-        instances.check_capacity(kind, capacity)
 
 
 def limited(value: float, made: Design) -> str:
@@ -345,58 +233,8 @@ def test_a_new_stack_needs_room_for_its_vpc_and_its_addresses() -> None:
     quotas.check_network_quotas(full, replace(FILE, network=own))
 
 
-def test_each_market_and_family_has_a_limit_of_its_own() -> None:
-    """A block counts against none; a limit that cannot be asked is none."""
-    asked: list[str] = []
-
-    def of(**given: Any) -> Any:
-        asked.append(given["QuotaCode"])
-        return {"Quota": {"QuotaName": "q", "Value": 10_000.0}}
-
-    block = {"capacity": "capacity-block", "reservation": "cr-0123456789abcdef0"}
-    for made in (
-        G5,
-        design(nodes={"capacity": "spot"}),
-        design(nodes={"capacity": "spot"}, master=Master(capacity="on-demand")),
-        design("p5.48xlarge", 3, small_master="m7i.large"),
-        design("p5.48xlarge", 3, nodes=block),
-    ):
-        quotas.check_quotas(account(get_service_quota=of), made)
-        asked.append("|")
-    quotas.check_quotas(account(get_service_quota=refused("AccessDenied")), G5)
-
-    assert " ".join(asked) == "L-DB2E81BA | L-3819A6DF | L-DB2E81BA L-3819A6DF | L-1216C47A L-417A185B | |"
-
-
-def test_a_master_alone_over_its_limit_is_told_of_its_own_field() -> None:
-    """Its type where that is its own, else its market."""
-    small = {"Quota": {"QuotaName": "q", "Value": 1.0}}
-
-    def of(**given: Any) -> Any:
-        return small if given["QuotaCode"] in ("L-1216C47A", "L-DB2E81BA") else refused("NoSuchResourceException")
-
-    for made, field in (
-        (design("p5.48xlarge", 3, small_master="m7i.large"), "master.instance_type"),
-        (design(nodes={"capacity": "spot"}, master=Master(capacity="on-demand")), "master.capacity"),
-    ):
-        with pytest.raises(FieldError, match=f"^{field}: 1 x .* in Service Quotas"):
-            quotas.check_quotas(account(get_service_quota=of), made)
-
-
 FILE = ClusterFile(name="demo", nodes=Nodes(ami=AMI), access=Access(ssh_from="203.0.113.7/32"))
 KIND = G5.instance
-
-
-def test_an_image_is_looked_up_and_its_root_is_known() -> None:
-    """A parameter by its value; one without a root device has the usual one."""
-    images = {"Images": [{"Name": "mine", "Architecture": "x86_64"}]}
-    named = replace(FILE, nodes=Nodes(ami="/aws/mine"))
-    rooted = {"Images": [{"RootDeviceName": "/dev/xvda"}]}
-
-    assert image.image(account(describe_images=images), FILE, KIND, "") == (AMI, "/dev/sda1")
-    assert image.image(account(describe_images=rooted), FILE, KIND, "ami-9") == ("ami-9", "/dev/xvda")
-    looked_up = account(describe_images=images, get_parameter={"Parameter": {"Value": "ami-7"}})
-    assert image.image(looked_up, named, KIND, "") == ("ami-7", "/dev/sda1")
 
 
 @pytest.mark.parametrize(
@@ -418,49 +256,6 @@ def test_an_image_that_cannot_be_is_refused(said: dict[str, Any], text: str) -> 
     if "neither" in text:
         assert image.image(account(**said), installed, KIND, "ami-9")[0] == "ami-9", "a running stack's is known"
         assert image.image(account(**said), FILE, KIND, "")[0] == AMI
-
-
-def test_a_refused_look_at_an_image_is_aws_s_word() -> None:
-    """And no wrong field; a parameter that is not there is one."""
-    named = replace(FILE, nodes=Nodes(ami="/aws/mine"))
-    for operation in ("describe_images", "get_parameter"):
-        with pytest.raises(Exception, match="AccessDenied"):
-            image.image(account(**{"describe_images": {}, operation: refused("AccessDenied")}), named if operation == "get_parameter" else FILE, KIND, "")  # fmt: skip
-    with pytest.raises(FieldError, match="there is no SSM parameter '/aws/mine' in us-east-1"):
-        image.image(account(get_parameter=refused("ParameterNotFound")), named, KIND, "")
-
-
-def test_a_source_is_pinned_by_what_it_is() -> None:
-    """An archive by its tag; what a running stack has stays, unless the file names another."""
-    file = replace(FILE, nodes=Nodes(source="s3://b/some/k.tar.gz"))
-    heads: list[Any] = []
-
-    def head(**given: Any) -> dict[str, Any]:
-        heads.append((given["Bucket"], given["Key"]))
-        return {"ETag": '"e7a9"'}
-
-    aws = account(head_object=head)
-    pinned = {"Source": "s3://b/some/k.tar.gz", "SourceVersion": "old"}
-
-    assert source.version(aws, file, None) == "e7a9"
-    assert source.version(aws, file, pinned) == "old"
-    assert source.version(aws, file, {**pinned, "Source": "s3://b/other"}) == "e7a9"
-    assert source.version(aws, file, {**pinned, "SourceVersion": ""}) == "e7a9"
-    assert heads == [("b", "some/k.tar.gz")] * 3
-    assert source.version(aws, FILE, pinned) == ""
-    git = replace(FILE, nodes=Nodes(source="https://example.org/p.git#" + "0" * 40))
-    assert source.version(aws, git, None) == "0" * 40
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [("404", "does not exist"), ("NoSuchKey", "does not exist"), ("NoSuchBucket", "does not exist"), ("403", "cannot be read by you")],
-)  # fmt: skip
-def test_an_archive_that_cannot_be_had_is_told(code: str, said: str) -> None:
-    """Not there, or not for you."""
-    file = replace(FILE, nodes=Nodes(source="s3://b/k.tar.gz"))
-    with pytest.raises(FieldError, match=re.escape(f"nodes.source: s3://b/k.tar.gz {said}")):
-        source.version(account(head_object=refused(code)), file, None)
 
 
 def offered(**zones: str) -> Any:
@@ -601,18 +396,6 @@ def test_a_plan_is_made_of_each_type_and_zone() -> None:
     assert again.stack.name == "demo"
 
 
-def test_what_has_no_driver_or_is_not_sold_so_is_refused_before_it_is_looked_up() -> None:
-    """For a new cluster; AWS's refusals are sentences."""
-    sold = {**DESCRIBED, "InstanceType": "g5.12xlarge", "SupportedUsageClasses": ["on-demand"]}
-    spot = replace(FILE, nodes=Nodes(ami=AMI, instance_type="g5.12xlarge", capacity="spot"))
-    aws = whole_account(spot, describe_instance_types={"InstanceTypes": [sold]})
-
-    with pytest.raises(Exception, match="g5.12xlarge is not sold as spot"):  # noqa: RUF043
-        preflight.choices(aws, spot)
-    with pytest.raises(AwsError, match="checking the cluster file: Asked was refused: no"):
-        preflight.choices(whole_account(spot, describe_instance_types=refused("AccessDenied")), spot)
-
-
 def test_a_master_of_another_processor_is_refused() -> None:
     """It boots the nodes' image."""
     file = replace(FILE, nodes=Nodes(ami=AMI, instance_type="g5.12xlarge"), master=Master(instance_type="m7g.large"))
@@ -629,12 +412,6 @@ def test_a_master_of_another_processor_is_refused() -> None:
     with pytest.raises(FieldError, match="master.instance_type: m7g.large is arm64, the nodes' image is for x86_64"):  # noqa: RUF043
         preflight.design_for(aws, file)
     assert preflight.choices(aws, replace(file, master=Master()), with_image=False)[0].ami == ""
-
-
-@pytest.mark.parametrize(("idle", "sids"), [(60, ["Guard", "GrowNothing"]), (0, [])])
-def test_only_a_guarded_master_may_put_its_end_off(idle: int, sids: list[str]) -> None:
-    """Both groups' ends and nothing else."""
-    assert [s["Sid"] for s in role._guard(design(guard=Guard(idle_minutes=idle)))] == sids
 
 
 @pytest.mark.parametrize(
@@ -663,31 +440,3 @@ def test_only_a_guarded_master_may_put_its_end_off(idle: int, sids: list[str]) -
 def test_the_first_end_leaves_time_to_boot(parts: dict[str, Any], minutes: int) -> None:
     """The nearest of the limits, none before the nodes may be ready."""
     assert first_minutes(design(**parts).file) == minutes
-
-
-def test_the_subnets_of_a_zone_are_before_the_files_first() -> None:
-    """A zone may have a private subnet alone; without either there are none."""
-    existing = design(
-        network=Network(vpc="vpc-0123456789abcdef0", public_subnet="subnet-0123456789abcdef0", private_subnet="subnet-0123456789abcdef1")
-    )  # fmt: skip
-
-    assert existing.existing_subnets == ("subnet-0123456789abcdef0", "subnet-0123456789abcdef1")
-    assert replace(existing, subnets=("", "subnet-9")).existing_subnets == ("", "subnet-9")
-    assert design().existing_subnets == ("", "")
-
-
-def test_a_template_is_as_long_as_a_request_may_be() -> None:
-    """In bytes, to the last one; of a longer one it is said what to shorten."""
-    longest = "ä" * (template.LIMIT // 2)
-    assert longest == template.checked(longest, "it")
-    with pytest.raises(ConfigError, match=f"the template has {template.LIMIT + 1} bytes, .*: shorten it"):
-        template.checked(longest + "a", "it")
-
-
-def test_the_speed_of_the_hosts_is_told_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that train; else there is no line of it."""
-    one = a_plan(design("p5.48xlarge"))
-    monkeypatch.setattr(plan, "speed_of", lambda name, hosts: f"{hosts} of {name}")
-    assert f"{one.hosts} of p5.48xlarge" == lines(one)["speed"]
-    monkeypatch.setattr(plan, "speed_of", lambda name, hosts: None)
-    assert "speed" not in lines(one)

@@ -1,6 +1,5 @@
 """What is told while AWS works on a stack, who is waited for, and why it failed."""
 
-import datetime
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 
 from cfn import progress, stack
 from cfn.aws import AwsError
-from cfn.progress import Pace, Watch
-from cfn.stack import Event, Resource, Stack, StackError
+from cfn.progress import Watch
+from cfn.stack import Event, Stack, StackError
 from tests.cfn.answers import BEGAN, account, member, nodes, refused
 
 MADE = Stack(id="id-of-demo", name="demo", status="CREATE_IN_PROGRESS")
@@ -46,32 +45,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-def test_pauses_grow_until_something_is_heard(clock: list[float]) -> None:
-    """By two fifths each, to the longest."""
-    pace = Pace(0.25)
-    for heard in (False, False, False, False, True, False):
-        pace.rest(heard)
-
-    assert clock == pytest.approx([0.14, 0.196, 0.25, 0.25, 0.1, 0.14])
-    assert Pace().longest_s == 5.0
-
-
-def test_a_condition_is_looked_at_until_its_time_is_over(clock: list[float]) -> None:
-    """One that holds costs no pause; something that is heard makes the next pause short."""
-    looks: list[bool] = []
-
-    def look() -> bool:
-        looks.append(len(looks) < 1)
-        return looks[-1]
-
-    assert progress.wait_for(lambda: True, 0.0, look)
-    assert (clock, looks) == ([], [])
-    assert not progress.wait_for(lambda: False, 0.2, look)
-    assert clock == pytest.approx([0.1, 0.14])
-    assert len(looks) == 3
-    assert progress.wait_for(lambda: len(looks) > 4, 9.0, look)
-
-
 PARTS = {"Vpc": "network", "Subnet": "network", "Files": "storage"}
 
 
@@ -98,26 +71,6 @@ def test_what_is_done_is_told_by_parts(one: Event, line: str) -> None:
 
     assert said == ([f"12:00:00 {line}"] if line else [])
     assert (watch.last_event, [e.id for e in watch.story]) == ("1", ["1"])
-
-
-def test_a_part_is_ready_with_its_last_resource() -> None:
-    """And each event is told once."""
-    story = [event("1", "Vpc"), event("2", "Subnet")]
-    said: list[str] = []
-    stories: list[int] = []
-    watch = Watch(
-        account(**nodes(), describe_stack_events={"StackEvents": [told(e) for e in reversed(story)]}),
-        MADE,
-        said.append,
-        parts=dict(PARTS),
-        on_story=lambda story: stories.append(len(story)),
-    )
-
-    assert [watch.look(), watch.look()] == [True, False]
-
-    assert said == ["12:00:00 network                  ready"]
-    assert stories == [2, 2]
-    assert watch.parts == {"Files": "storage"}
 
 
 def activity(name: str, code: str = "Failed", **more: str) -> dict[str, str]:
@@ -189,14 +142,6 @@ def test_an_instance_that_ec2_ends_as_it_starts_is_a_failed_launch(
     assert is_failed == progress.is_failed_launch(one)
 
 
-def test_a_group_that_is_not_there_has_no_launches() -> None:
-    """And nodes that cannot be listed are at no step."""
-    aws = account(describe_scaling_activities=refused("ValidationError"), describe_instances=refused("Throttling"))
-
-    assert progress.failed_launches(aws, "demo-workers", set()) == []
-    assert progress.boots(aws, "demo") == []
-
-
 def test_nodes_are_counted_by_the_step_at_which_they_are() -> None:
     """A new count is told, a boot that failed once; the step of each node is known by its name."""
     there = [member(0, boot="running nfs"), member(1, boot="running nfs"), member(2, boot="running apt")]
@@ -223,37 +168,6 @@ def test_nodes_are_counted_by_the_step_at_which_they_are() -> None:
     assert len(said) == 3
     assert watch.boots == {"i-2 (worker)": "failed apt: no network"}
     assert looks == [3, 3, 2, 2, 0, 0]
-
-
-def test_a_look_that_brings_what_nodes_wait_for_has_heard_something() -> None:
-    """So that the next comes soon."""
-    watch = Watch(account(**nodes(), describe_stack_events={"StackEvents": []}), MADE, print, bring=lambda: True)
-
-    assert watch.look() is True
-
-
-def test_a_node_without_a_role_is_of_none_that_is_known() -> None:
-    """An instance that somebody made by hand with our tags."""
-    tag = [{"Key": "dlami-cluster:boot", "Value": "running nfs"}]
-    said = {"Reservations": [{"Instances": [{"InstanceId": "i-1", "Tags": tag}]}]}
-
-    assert progress.boots(account(describe_instances=said), "demo") == [("i-1 (?)", "running nfs")]
-
-
-@pytest.mark.parametrize(
-    ("kind", "part"),
-    [
-        ("AWS::EFS::FileSystem", "storage"),
-        ("AWS::IAM::Role", "roles"),
-        ("AWS::EC2::LaunchTemplate", "nodes"),
-        ("AWS::EKS::Nodegroup", "nodes"),
-        ("AWS::EKS::Cluster", "Kubernetes"),
-        ("AWS::EC2::VPC", "network"),
-    ],
-)
-def test_a_kind_of_resource_is_of_a_part(kind: str, part: str) -> None:
-    """All that is not named otherwise is network."""
-    assert progress.part_of(kind) == part
 
 
 def following(story: list[Event], *states: Any, **more: Any) -> tuple[Any, Watch]:
@@ -289,15 +203,6 @@ def test_a_stack_is_followed_until_it_is_done(clock: list[float]) -> None:
     assert found.status == "CREATE_COMPLETE"
     assert len(done) == 2
     assert len(clock) <= 3
-
-
-def test_a_stack_that_is_gone_is_as_it_was_last_seen(clock: list[float]) -> None:
-    """Nobody can tell of it any more."""
-    found, watch = following(
-        [replace(BEGUN, status="DELETE_IN_PROGRESS")], refused("ValidationError", "it does not exist"), what="DELETE"
-    )
-
-    assert found is watch.stack
 
 
 def test_an_old_status_is_not_believed_before_the_operation_has_begun(clock: list[float]) -> None:
@@ -362,16 +267,6 @@ def test_the_first_cause_is_no_cancellation() -> None:
     assert stack.first_cause([whole, event("4", "D")]) is None
 
 
-def test_events_are_those_after_one_that_is_known() -> None:
-    """The oldest first; CloudFormation tells the newest first."""
-    story = [event("3", "C", reason="why"), event("2", "B"), event("1", "A")]
-    aws = account(describe_stack_events={"StackEvents": [told(e) for e in story]})
-
-    assert stack.events(aws, MADE) == story[::-1]
-    assert stack.events(aws, MADE, "1") == [story[1], story[0]]
-    assert stack.events(aws, MADE, "3") == []
-
-
 def test_a_stack_is_found_by_its_name() -> None:
     """None where there is none; another refusal is an error."""
     outputs = [{"OutputKey": "Slots", "OutputValue": "8"}]
@@ -414,23 +309,3 @@ def test_a_stack_is_usable_when_it_is_complete(status: str, is_busy: bool, is_us
     one = replace(MADE, status=status)
 
     assert (one.is_busy, one.is_usable) == (is_busy, is_usable)
-
-
-def test_what_a_stack_has_made_has_an_id() -> None:
-    """Rows without one, or without a name, are of what was not made."""
-    rows = [
-        {"LogicalResourceId": "Vpc", "ResourceType": "AWS::EC2::VPC", "PhysicalResourceId": "vpc-1"},
-        {"LogicalResourceId": "Subnet", "ResourceType": "AWS::EC2::Subnet"},
-        {"ResourceType": "AWS::EC2::Subnet", "PhysicalResourceId": "subnet-1"},
-    ]
-    aws = account(list_stack_resources={"StackResourceSummaries": rows})
-
-    assert stack.resources(aws, MADE) == [Resource(logical="Vpc", kind="AWS::EC2::VPC", id="vpc-1")]
-    assert stack.resource_ids(aws, MADE) == {"Vpc": "vpc-1"}
-
-
-def test_times_are_told_by_the_clock_of_aws() -> None:
-    """Hours, minutes and seconds."""
-    one = replace(event("1", "Vpc"), time=datetime.datetime(2027, 1, 15, 23, 5, 9, tzinfo=datetime.UTC))
-
-    assert progress._line(one) == "23:05:09 Vpc                      create complete"

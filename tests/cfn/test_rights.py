@@ -1,6 +1,5 @@
 """What `stack.policy` prints: it follows the cluster file, ends at the cluster, and fits into a managed policy."""
 
-import itertools
 import json
 import re
 from dataclasses import replace as with_
@@ -12,18 +11,14 @@ import pytest
 from botocore import xform_name
 from designs import VARIANTS
 
-from cfn import orphans, rights, spending
+from cfn import orphans, rights
 from cfn.eks import rights as eks_rights
 from cfn.statements import SIZE
 from cfn.template import template
-from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile, Storage
-from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
 from cluster.lab.aws.schemas import schema
 from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants, listed
-from tests.cfn.test_tasks import inv
 from tests.walking import walked
 
 STORED = Path(__file__).parent / "golden" / "policies.txt"
@@ -108,31 +103,6 @@ def test_conditions_ask_for_nothing_that_aws_does_not_document(variant: str) -> 
         assert not service or all(a.startswith(f"{service}:") for a in actions), f"{key} is no key of {actions}"
 
 
-def test_roles_of_services_are_those_that_the_cluster_needs() -> None:
-    """The first user of a service in an account makes its role; no other service's may be made."""
-    plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"))
-    with_lustre = with_(plain, storage=Storage(fsx_gib=1200, fsx_s3="s3://ours/data"))
-
-    def services(file: ClusterFile) -> set[str]:
-        (statement,) = (s for s in rights.policy(file)["Statement"] if s["Sid"] == "ServiceRoles")
-        return set(statement["Condition"]["StringLike"]["iam:AWSServiceName"])
-
-    assert {"autoscaling.amazonaws.com", "elasticfilesystem.amazonaws.com", "spot.amazonaws.com"} <= services(plain)
-    assert {"fsx.amazonaws.com"} == services(with_lustre) - services(plain)
-
-
-def test_a_file_system_on_a_bucket_gets_the_role_by_which_fsx_reaches_it() -> None:
-    """One for each file system, made with the rights of who makes that; nobody else gets to make any."""
-    plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"), storage=Storage(fsx_gib=1200))
-    linked = with_(plain, storage=Storage(fsx_gib=1200, fsx_s3="s3://ours/data"))
-    role = f"arn:aws:iam::{ACCOUNT}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/fs-1"
-    for make in (rights.policy, eks_rights.policy):
-        for action in ("iam:CreateServiceLinkedRole", "iam:AttachRolePolicy", "iam:PutRolePolicy"):
-            assert grants(make(linked)["Statement"], Request(action, role)), action
-            assert not grants(make(plain)["Statement"], Request(action, role)), action
-            assert not grants(make(linked)["Statement"], Request(action, role.replace("s3.data", "x"))), action
-
-
 FOREIGN = {"ec2:AttachVpnGateway", "ec2:DetachVpnGateway", "ec2:AcceptAddressTransfer"}  # of no template of ours
 UNUSED = {"ec2:ModifyPublicIpDnsNameOptions", "ec2:ReplaceRouteTableAssociation", "ec2:CreateVpcEncryptionControl"}
 
@@ -204,32 +174,6 @@ def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> Non
     assert not grants(remove, Request(interface, "*", {"aws:ViaAWSService": "false"}))
     assert grants(buy, Request("ec2:PurchaseCapacityBlock", "*"))
     assert not grants(buy, Request("ec2:CreateTags", "*"))
-
-
-@pytest.mark.parametrize("asked", [(True, True, False), (True, False, True), (False, True, True), (True, True, True)])
-def test_one_policy_is_printed_at_a_time(asked: tuple[bool, bool, bool]) -> None:
-    with pytest.raises(ConfigError, match="give one of them"):
-        spending.show_policy("", *asked)
-
-
-def test_the_task_prints_it(fake: FakeAws, tmp_path: Path) -> None:
-    """As JSON that IAM takes, without asking AWS anything."""
-    (tmp_path / "cluster.toml").write_text(
-        'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n[eks]\nnamespace = "team"\n'
-    )
-    before, file = len(fake.world.log), text.read(tmp_path / "cluster.toml")
-    done = inv(tmp_path, "stack.policy")
-    removing = json.loads(inv(tmp_path, "stack.policy", "--orphans").stdout)
-    on_eks = inv(tmp_path, "stack.policy", "--eks")
-
-    assert (rights.policy(file), rights.orphans_policy()) == (json.loads(done.stdout), removing)
-    assert eks_rights.policy(file) == json.loads(on_eks.stdout)
-    assert "inv stack.policy --eks" in done.stderr and not on_eks.stderr
-    assert len(fake.world.log) == before
-    for flags in itertools.combinations(("--orphans", "--blocks", "--eks"), 2):
-        refused = inv(tmp_path, "stack.policy", *flags)
-        assert (2, "") == (refused.returncode, refused.stdout), flags
-        assert "print a policy each: give one of them" in refused.stderr
 
 
 def test_the_policies_are_the_stored_ones() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from cluster.lab.kube.kinds import kind
 from cluster.lab.kube.server import Server
 from cluster.lab.kube.store import Store
 from tests.cfn.terminal import CTRL_C, ENTER, Terminal
-from tests.conftest import PATIENCE_S
 from tests.eks.few_pods import FewPods
 from tests.eks.strict import TOOLS, KubeTools
 
@@ -184,16 +182,6 @@ def test_bare_hosts_from_the_cost_to_nothing_left(person: Person) -> None:
     assert [] == person.left()
 
 
-@pytest.mark.parametrize(("answer", "code"), [(f"no{ENTER}", 1), (CTRL_C, 130)])
-def test_another_answer_makes_nothing(person: Person, answer: str, code: int) -> None:
-    with person.begins(EKS) as terminal:
-        terminal.until(QUESTION)
-        assert code == terminal.insisted(answer)
-    assert "deleting" not in terminal.text
-    assert [] == [one for one in person.fake.world.log if not READS.fullmatch(one["operation"])]
-    assert [] == person.left()
-
-
 def test_a_step_that_fails_ends_in_the_deletion(person: Person, scene: Scene) -> None:
     """An add-on does not run: that is said, and nothing costs on, though AWS refuses once; the step's failure is the script's."""
     scene("faults", REFUSED | {"action": "DeleteStack"})
@@ -204,16 +192,6 @@ def test_a_step_that_fails_ends_in_the_deletion(person: Person, scene: Scene) ->
     assert "wrong      add-on aws-efs-csi-driver is DEGRADED" in terminal.text
     assert "AccessDenied" in terminal.text and "once more" in terminal.text and "look around" not in terminal.text
     assert terminal.text.endswith(f"the end of {name}-eks\n")
-    assert [] == person.left()
-
-
-@pytest.mark.long
-def test_what_was_refused_leaves_nothing_to_delete(person: Person, scene: Scene) -> None:
-    scene("faults", REFUSED | {"action": "CreateStack"})
-    with person.begins(BARE) as terminal:
-        name = person.agrees(terminal)
-        assert 1 == terminal.ended()
-    assert f"there is no stack {name} in us-east-1" in terminal.text and "NOT DELETED" not in terminal.text
     assert [] == person.left()
 
 
@@ -238,33 +216,3 @@ def test_ctrl_c_while_it_is_made_ends_in_a_deletion_that_ctrl_c_does_not_stop(pe
         assert 130 == terminal.ended()
     assert terminal.text.endswith(f"the end of {name}-eks\n")
     assert [] == person.left()
-
-
-@pytest.mark.long
-def test_a_window_that_is_closed_ends_in_the_deletion(person: Person, scene: Scene) -> None:
-    """Though nobody reads what it says any more."""
-    with person.begins(EKS) as terminal:
-        while_it_is_made(person, scene, terminal)
-        terminal.hang_up()
-        scene("settings", {"resource_seconds": 0})
-        assert 129 == terminal.ended()
-    assert [] == person.left()
-
-
-@pytest.mark.long
-def test_what_could_not_be_deleted_is_said_with_what_ends_it(person: Person, scene: Scene) -> None:
-    """By a line that can be typed as it stands."""
-    scene("faults", REFUSED | {"action": "DeleteStack", "times": 2})
-    with person.begins(BARE) as terminal:
-        name = while_it_is_made(person, scene, terminal)
-        terminal.enter(CTRL_C)
-        assert 130 == terminal.ended()
-    scene("settings", {"resource_seconds": 0})
-    said = re.search(r"NOT DELETED, and it costs: stack (\S+) in us-east-1. Ends it: (.*)\n", terminal.text)
-    assert said and name == said[1], terminal.text
-    assert "stack.orphans --delete --region us-east-1" in terminal.text
-    assert name in person.left()
-    subprocess.run(
-        ["bash", "-c", f"{said[2]} --yes"], check=True, capture_output=True, timeout=PATIENCE_S, env=person.env
-    )
-    assert name not in person.left()

@@ -65,19 +65,6 @@ def test_a_git_source_is_the_commit_of_that_day(file: ClusterFile, repository: P
     assert second == source.version(aws, own, {"Source": "https://example.org/other", "SourceVersion": first})
 
 
-def test_a_branch_a_tag_or_a_commit_can_be_named(file: ClusterFile, repository: Path) -> None:
-    """An annotated tag means the commit that it marks; a branch whose name only ends alike is another."""
-    aws, first = Aws("us-east-1"), git(repository, "rev-parse", "HEAD")
-    git(repository, "tag", "-a", "v1", "-m", "first")
-    git(repository, "branch", "other/next")
-    second = commit(repository, "two")
-    git(repository, "branch", "next")
-    for name, expected in {"v1": first, "next": second, "main": second, first: first, "": second}.items():
-        assert expected == source.version(aws, with_source(file, ADDRESS + (f"#{name}" if name else "")), None)
-    with pytest.raises(ConfigError, match="has no branch or tag 'v2'; name one"):
-        source.version(aws, with_source(file, f"{ADDRESS}#v2"), None)
-
-
 def test_an_address_that_cannot_be_read_is_refused_at_once(file: ClusterFile, repository: Path) -> None:
     """Not half an hour later by a node that waits for a password."""
     repository.rename(repository.with_name("away"))
@@ -150,12 +137,3 @@ def test_an_archive_is_the_version_of_that_day(fake: FakeAws, file: ClusterFile,
         plan.make(account, own)
     tag = s3.put_object(Bucket="code", Key="project.tar.gz", Body=b"x")["ETag"].strip('"')
     assert f"SOURCE_VERSION='{tag}'" in plan.make(account, own).body
-
-
-def test_a_plan_warns_of_what_may_not_be_meant(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
-    """Nodes without project and runtime, above all: they become ready, and no task of every day works."""
-    wide = with_(file, access=with_(file.access, ssh_from="10.0.0.0/8", allow_wide=True))
-    plain = with_(wide, storage=with_(wide.storage, tls=False))
-    said = "\n".join(plan.make(account, plain).warnings)
-    for what in ("nodes.source is empty", "10.0.0.0/8", "storage.tls is false", "set public_key"):
-        assert what in said

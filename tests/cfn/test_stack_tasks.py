@@ -19,11 +19,9 @@ from cfn import (
     halting,
     hostfile,
     in_stack,
-    init_values,
     plan,
     running,
     spending,
-    status,
     stop,
     tasks,
     update,
@@ -96,68 +94,6 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     made = Desk(tmp_path, monkeypatch, capsys)
     made.types()
     return made
-
-
-def test_a_question_is_answered_by_its_word_alone(desk: Desk) -> None:
-    """Another word is a no; without a terminal nobody can be asked, and with `yes` nobody is."""
-    tasks.confirm("This ends.", "demo", True)
-    with pytest.raises(ConfigError, match=re.escape("This ends. There is no terminal to ask on")):
-        tasks.confirm("This ends.", "demo", False)
-    desk.types("demo")
-    tasks.confirm("This ends.", "demo", False)
-    desk.types("yes")
-    with pytest.raises(NothingToDo, match="nothing was changed"):
-        tasks.confirm("This ends.", "demo", False)
-
-
-def test_an_answer_is_for_a_reader_or_a_program(desk: Desk) -> None:
-    """Progress goes beside it."""
-    tasks.say("working")
-    tasks.answer("done", False)
-    assert desk.told() == ("done\n", "working\n")
-    tasks.answer({"a": 1}, True)
-    assert desk.json() == {"a": 1}
-    tasks.answer(member(1), True)
-    assert desk.json()["instance_id"] == "i-1"
-
-
-def test_a_set_up_script_is_beside_the_cluster_file(desk: Desk, tmp_path: Path) -> None:
-    """Wherever the task is typed; without one there is none."""
-    assert tasks.load(str(desk.path)).setup == ""
-    (tmp_path / "mine.sh").write_text("#!/bin/sh\n")
-    desk.write(replace(DEMO, setup="mine.sh"))
-
-    assert tasks.load(str(desk.path)).setup == str(tmp_path / "mine.sh")
-
-
-def test_the_file_of_a_running_stack_comes_with_its_script(desk: Desk, tmp_path: Path) -> None:
-    """Both are written and said; a script that is there already is left as it is."""
-    script = Script(name="mine.sh", text="#!/bin/sh\necho\n")
-    metadata = {in_stack.KEY: in_stack.values(replace(DEMO, setup="mine.sh")), in_stack.SETUP: in_stack.packed(script)}
-    desk.asks(get_template={"TemplateBody": {"Metadata": metadata}})
-    there = tmp_path / "there.toml"
-
-    tasks.write_file(str(there), from_stack="demo", region="us-east-1")
-    assert desk.told()[0] == f"{there} says what stack demo was last made from; next: inv hosts.write\n"
-    assert "workers = 2" in there.read_text()
-    assert (tmp_path / "mine.sh").read_text() == script.text
-    before = (tmp_path / "mine.sh").stat().st_ino
-    tasks.write_file(str(tmp_path / "again.toml"), from_stack="demo", region="us-east-1")
-    assert (tmp_path / "mine.sh").stat().st_ino == before
-
-
-@pytest.mark.parametrize(
-    ("given", "todo"), [("203.0.113.7/32", ""), ("", "fill in access.ssh_from (the network you come from), then ")]
-)
-def test_a_new_file_says_what_only_the_operator_knows(desk: Desk, tmp_path: Path, given: str, todo: str) -> None:
-    """Nothing to fill in where all is given."""
-    there = tmp_path / "new.toml"
-    desk.set(init_values, "looked_up", lambda folder, known: known)
-
-    tasks.write_file(str(there), name="demo", access__ssh_from=given)
-
-    assert desk.told()[0] == f"{there} is written; {todo}look through it and run `inv stack.plan`\n"
-    assert 'name = "demo"' in there.read_text()
 
 
 def a_plan(**more: Any) -> Plan:
@@ -285,28 +221,6 @@ def test_a_cluster_at_zero_is_updated_and_stays_there(desk: Desk) -> None:
     assert done[2:] == ["dropped"]
 
 
-def test_an_update_without_changes_takes_an_end_away_that_the_last_one_left(desk: Desk) -> None:
-    """Only where it is meant: --dry-run changes nothing."""
-
-    def nothing(*_: Any) -> None:
-        raise NothingToDo("stack demo is already as the cluster file says")
-
-    left = [{"AutoScalingGroupName": "demo-master", "StartTime": None}]
-    desk.set(update, "prepare", nothing)
-    desk.asks(
-        describe_scheduled_actions={"ScheduledUpdateGroupActions": left},
-        delete_scheduled_action=lambda **_: left.pop(),
-    )
-    for dry_run, said in (
-        (True, ""),
-        (False, "the end that an earlier guard of demo had set is taken away\n"),
-        (False, ""),
-    ):
-        with pytest.raises(NothingToDo):
-            tasks.change_stack(str(desk.path), "", "", True, dry_run, False)
-        assert (desk.told()[1], len(left)) == (said, 1 if dry_run else 0)
-
-
 def test_a_host_is_replaced_after_its_own_name_was_typed(desk: Desk) -> None:
     """What is ended is shown; --dry-run ends nothing."""
     replaced: list[str] = []
@@ -363,36 +277,6 @@ def test_a_cluster_is_deleted_after_its_name_was_typed(desk: Desk) -> None:
         tasks.remove_stack(path, True, False, "", False)
 
 
-@pytest.mark.parametrize(
-    ("kept", "efs", "said"),
-    [
-        ({}, "", ["demo is deleted; kept: nothing of the stack"]),
-        ({"A": "a-1", "B": "b-1"}, "", ["demo is deleted; kept: A a-1, B b-1"]),
-        (
-            {},
-            "fs-0123456789abcdef0",
-            [
-                "demo is deleted; kept: nothing of the stack",
-                'to use the files again: storage.efs = "fs-0123456789abcdef0" in a cluster file; until then EFS bills its size',
-            ],
-        ),
-    ],
-)
-def test_what_a_deletion_kept(kept: dict[str, str], efs: str, said: list[str]) -> None:
-    """And where files are that can be used again."""
-    assert tasks.kept_text(replace(DEMO, storage=replace(DEMO.storage, efs=efs)), kept).splitlines() == said
-
-
-def test_a_status_is_shown_and_says_whether_all_is_well(desk: Desk) -> None:
-    """Healthy is true."""
-    for is_healthy in (True, False):
-        shown = SimpleNamespace(is_healthy=is_healthy, as_json=lambda: {"a": 1})
-        desk.set(status, "look", lambda aws, file, shown=shown: shown)
-
-        assert tasks.show_status(str(desk.path), True) is is_healthy
-        assert desk.json() == {"a": 1}
-
-
 def test_hosts_are_written_beside_the_cluster_file(desk: Desk, tmp_path: Path) -> None:
     """Shown alone with --dry-run; written once, and then there is nothing to do."""
     desk.set(hostfile, "answers", lambda address, port: False)
@@ -412,26 +296,6 @@ def test_hosts_are_written_beside_the_cluster_file(desk: Desk, tmp_path: Path) -
         tasks.write_hosts(path, "stack", False, False)
     tasks.write_hosts(path, "stack", True, False)
     assert "replaced what was written by hand" in desk.told()[1]
-
-
-def test_hosts_behind_no_open_port_come_with_what_the_way_needs(desk: Desk) -> None:
-    """The gateway is the master's instance, and that is said."""
-    desk.set(hostfile, "answers", lambda address, port: False)
-    desk.write(replace(DEMO, access=Access(mode="ssm")))
-    master = member(0, instance_id="i-0123456789abcdef0")
-    desk.asks(**stack_of(DEMO, AccessMode="ssm"), **nodes(master, *HERE[1:]))
-
-    tasks.write_hosts(str(desk.path), "stack", False, False)
-
-    assert "no port of the cluster is open to this machine: tasks reach the master through Session" in desk.told()[0]
-    assert 'gateway = "i-0123456789abcdef0"' in desk.path.read_text()
-
-
-@pytest.mark.parametrize("source", ["labs", "stack:demo", "file"])
-def test_hosts_come_from_a_stack_or_a_lab_alone(source: str, tmp_path: Path) -> None:
-    """Any other word is refused with those that there are."""
-    with pytest.raises(ConfigError, match=f"'{source}' is not a source of hosts: give stack, lab or lab:NAME"):
-        tasks.lab_targets(source, tmp_path / "cluster.toml")
 
 
 @pytest.mark.parametrize(
@@ -478,23 +342,6 @@ def test_the_way_through_session_manager_is_a_session(desk: Desk, tmp_path: Path
     words = hostfile.ssh_command(aws, file, tmp_path)
 
     assert words == ["aws", "ssm", "start-session", "--region", "us-east-1", "--target", "i-0"]
-
-
-def test_the_way_through_an_endpoint_is_ssh_to_the_masters_instance(desk: Desk, tmp_path: Path) -> None:
-    """Known under its id, by a file of the task's own."""
-    file = replace(DEMO, access=Access(mode="eic"))
-    key = "ssh-ed25519 " + "A" * 68
-    aws = account(**stack_of(file), **nodes(member(0, host_key=key), member(1)))
-    desk.set(hostfile, "needed_programs", lambda mode: ())
-    ways: list[Any] = []
-    desk.set(hostfile, "make_key", ways.append)
-
-    words = hostfile.ssh_command(aws, file, tmp_path)
-
-    assert words[-1] == "i-0"
-    assert any("ec2-instance-connect" in word for word in words)
-    assert ways[0].access.tunnel.lends_key, "so that ssh has a key which the endpoint lets in"
-    assert (tmp_path / ".known_hosts.stack").read_text() == f"10.0.0.0 {key}\ni-0 {key}\n"
 
 
 def job(name: str, state: JobState = JobState.RUNNING, left_s: float | None = None, **more: Any) -> Any:
@@ -595,18 +442,6 @@ def test_a_job_that_cannot_be_saved_ends_no_node(desk: Desk) -> None:
     assert "  jobs that run are ended as they are, without a last checkpoint\n" in desk.told()[1]
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_how_to_go_on(desk: Desk) -> None:
-    """By writing its hosts first."""
-
-    def nowhere(folder: str) -> None:
-        raise ConfigError("there are no hosts")
-
-    desk.set(halting, "load_cluster", nowhere)
-
-    with pytest.raises(ConfigError, match="which jobs run cannot be asked: there are no hosts\n`inv hosts"):
-        halting.stop_stack(str(desk.path), True, False, False, False)
-
-
 @pytest.mark.parametrize(("most", "is_stopped"), [(0, True), (9, False)])
 def test_who_is_stopped_already_is_told_so(desk: Desk, most: int, is_stopped: bool) -> None:
     """Groups without nodes that may have some are brought to zero, and no job is asked for."""
@@ -619,16 +454,6 @@ def test_who_is_stopped_already_is_told_so(desk: Desk, most: int, is_stopped: bo
     else:
         halting.stop_stack(str(desk.path), True, False, False, False)
     assert done == ([] if is_stopped else ["stopped after []"])
-
-
-def test_nodes_that_still_run_where_none_may_be_are_stopped(desk: Desk) -> None:
-    """A group at zero whose nodes are still ending is not stopped yet."""
-    done = with_jobs(desk, Jobs())
-    desk.asks(**nodes(*HERE, most=0))
-
-    halting.stop_stack(str(desk.path), True, False, False, False)
-
-    assert done == ["stopped after []"]
 
 
 def test_a_cluster_is_started_and_its_hosts_are_written(desk: Desk, tmp_path: Path) -> None:
@@ -701,29 +526,6 @@ def test_what_is_left_of_jobs_is_asked_of_those_that_go_on(desk: Desk) -> None:
     with_jobs(desk, Jobs(trouble={"list": ClusterError("no answer")}))
     with pytest.raises(ClusterError, match="the master cannot be asked how far its jobs are: no answer"):
         spending._left_on_hosts("x")
-
-
-@pytest.mark.parametrize("wanted", [(True, True, False), (True, False, True), (False, True, True)])
-def test_two_policies_are_not_printed_at_once(desk: Desk, wanted: tuple[bool, bool, bool]) -> None:
-    """Each has a limit of its own."""
-    with pytest.raises(ConfigError, match="print a policy each: give one of them"):
-        spending.show_policy(str(desk.path), *wanted)
-
-
-def test_each_policy_is_printed_by_its_own_word(desk: Desk) -> None:
-    """That of the cluster without one; a cluster on EKS has another beside it, which is said."""
-    said = []
-    for wanted in ((False, False, False), (True, False, False), (False, True, False), (False, False, True)):
-        spending.show_policy(str(desk.path), *wanted)
-        said.append([s["Sid"] for s in desk.json()["Statement"]])
-
-    assert [sids[0] for sids in said[:3]] == ["Look", "RemoveOrphans", "BuyBlocks"]
-    assert said[3] not in said[:3]
-    desk.write(DEMO, eks__version="1.31")
-    spending.show_policy(str(desk.path), False, False, False)
-    assert desk.told()[1] == "[eks] needs a policy of its own beside this one: inv stack.policy --eks\n"
-    spending.show_policy(str(desk.path), False, False, True)
-    assert desk.told()[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from cfn import prices, standing, status
 from cfn.hosts import Member
-from cfn.prices import PriceList
 from cfn.stack import Event, Stack
 from cfn.standing import Item
 from cfn.status import Group, Status
@@ -132,54 +131,6 @@ def test_all_of_it_is_a_page() -> None:
     ]
 
 
-def test_what_is_no_news_is_not_said() -> None:
-    """A launch that failed before its group was whole, a cause of what has been mended, and tables that are empty."""
-    shown = str(now(groups=(replace(WORKERS, failed_launch="no capacity"),), cause=event("Vpc", "not now")))
-
-    assert shown.splitlines() == [
-        "stack    demo  CREATE_COMPLETE",
-        "master   1.2.3.4  file system fs-1",
-        "group    demo-workers  2 healthy, 2 in service of 2",
-        "host 0   10.0.0.0        i-0  master  InService  Healthy  boot ready",
-    ]
-
-
-def test_of_a_stack_that_failed_the_cause_is_said() -> None:
-    """The first cause, in the page and in the JSON, and nothing of problems that follow from it."""
-    one = now(stack=Stack(id="s", name="demo", status="CREATE_FAILED"), cause=event("Vpc", "not now"), members=())
-
-    assert str(one).splitlines()[:2] == ["stack    demo  CREATE_FAILED", "cause    Vpc: not now"]
-    assert one.as_json()["cause"] == {"resource": "Vpc", "reason": "not now"}
-    assert now(cause=event("Vpc", "not now")).as_json()["cause"] is None
-
-
-def test_the_json_has_all_of_it() -> None:
-    """Each part of a status under its name."""
-    said = now(boots=(("i-9", "failed nfs: lost"),), differs=("x",), ends=BEGAN, billed=(DISK,)).as_json()
-
-    assert said["stack"] == {"name": "demo", "id": "s", "status": "CREATE_COMPLETE", "reason": ""}
-    assert (said["ends"], said["failed_boots"], said["file_differs"]) == (
-        BEGAN.isoformat(),
-        {"i-9": "failed nfs: lost"},
-        ["x"],
-    )
-    assert said["groups"] == [
-        {
-            "name": "demo-workers",
-            "wanted": 2,
-            "desired": 2,
-            "in_service": 2,
-            "healthy": 2,
-            "suspended": [],
-            "failed_launch": "",
-        }
-    ]
-    assert said["billed"] == [{"kind": "EFS", "id": "fs-1", "usd_per_day": 0.5, "note": ""}]
-    assert [h["instance_id"] for h in said["hosts"]] == ["i-0"]
-    assert said["outputs"] == MADE.outputs
-    assert now().as_json()["ends"] is None
-
-
 def look(file: ClusterFile, *members: Member, most: int = 9, made_from: ClusterFile = DEMO, **said: Any) -> Status:
     return status.look(account(**{**stack_of(made_from), **nodes(*members, most=most), **said}), file)
 
@@ -231,38 +182,6 @@ def test_a_look_at_a_cluster_without_nodes_says_what_is_billed_and_asks_for_no_e
     assert [i.id for i in found.billed] == ["eip-1"]
 
 
-def test_a_look_at_what_is_left_of_a_cluster() -> None:
-    """A group that is gone is named; a stack that holds no file differs in nothing."""
-    there = nodes(member(0))
-    there["describe_auto_scaling_groups"]["AutoScalingGroups"].pop()
-    found = status.look(account(**{**stack_of(DEMO), **there, "get_template": {"TemplateBody": {}}}), DEMO)
-
-    assert found.missing_groups == ("demo-workers",)
-    assert (found.differs, found.guard_trouble, found.groups[0].wanted) == ((), "", 1)
-
-
-def test_a_look_at_a_stack_that_failed_finds_its_cause() -> None:
-    """The first failure among its events, and the first boots that failed but not those that go on."""
-    failed = {
-        "EventId": "1",
-        "Timestamp": BEGAN,
-        "LogicalResourceId": "Vpc",
-        "ResourceType": "AWS::EC2::VPC",
-        "ResourceStatus": "CREATE_FAILED",
-        "ResourceStatusReason": "not now",
-    }
-    found = look(
-        DEMO,
-        member(0, boot="failed nfs: lost"),
-        member(1, boot="running nfs"),
-        describe_stacks=stack_of(DEMO, "CREATE_FAILED")["describe_stacks"],
-        describe_stack_events={"StackEvents": [failed]},
-    )
-
-    assert found.cause.reason == "not now"
-    assert found.boots == (("i-0 (master)", "failed nfs: lost"),)
-
-
 def test_what_stands_is_priced_the_dearest_first_and_the_unknown_before_it() -> None:
     """Each kind that is billed, by its size or by the day; what costs nothing is left out."""
     parts = [
@@ -297,38 +216,6 @@ def test_what_stands_is_priced_the_dearest_first_and_the_unknown_before_it() -> 
     ]
 
 
-def test_the_sum_is_of_what_is_known() -> None:
-    """A price that nobody knows is no reason for no sum."""
-    items = [DISK, replace(DISK, usd_per_day=None), replace(DISK, usd_per_day=2.0)]
-
-    assert standing.total(items) == 2.5
-    assert standing.text(items).splitlines()[1] == "billed   EFS fs-1: price unknown"
-    assert standing.text(items).splitlines()[-1].startswith("billed   2.50 USD per day in all, by prices of us-east-1")
-
-
-CR = {"CapacityReservationId": "cr-1", "AvailableInstanceCount": 2, "InstanceType": "g5.xlarge"}
-
-
-@pytest.mark.parametrize(
-    ("described", "price", "usd", "note"),
-    [
-        (CR, 0.5, 24.0, "2 x g5.xlarge unused"),
-        (CR, None, None, "2 x g5.xlarge unused"),
-        ({**CR, "ReservationType": "capacity-block"}, 0.5, 0.0, "g5.xlarge, paid in advance"),
-        ({"CapacityReservationId": "cr-1", "InstanceType": "g5.xlarge"}, 0.5, 0.0, "0 x g5.xlarge unused"),
-    ],
-)
-def test_a_reservation_costs_what_nobody_uses(
-    described: Any, price: float | None, usd: float | None, note: str
-) -> None:
-    """As many instances as are free for a day; a block is paid already; without a price nobody says."""
-    list_of_prices = PriceList(account(), {("on-demand", "g5.xlarge"): price})
-
-    item = standing.reservation(list_of_prices, described)
-
-    assert (item.usd_per_day, item.note) == (usd, note)
-
-
 @pytest.mark.parametrize(
     ("said", "usd"),
     [
@@ -351,47 +238,3 @@ def test_a_reservation_costs_what_nobody_uses(
 def test_what_is_stored_is_billed_by_the_day(said: float | None, usd: float | None) -> None:
     """By its size and its kind: a day is 24 of the 730 hours of a month; a kind that nobody prices has no price."""
     assert said == (None if usd is None else pytest.approx(usd))
-
-
-def offer(*usd: str) -> str:
-    terms = [f'"{n}": {{"priceDimensions": {{"d": {{"pricePerUnit": {{"USD": "{u}"}}}}}}}}' for n, u in enumerate(usd)]
-    return f'{{"terms": {{"OnDemand": {{{", ".join(terms)}}}}}}}'
-
-
-def test_a_price_on_demand_is_the_first_that_is_one_and_asked_for_once() -> None:
-    """An offer without terms or for nothing is passed over; a list that has none, or refuses, is no price."""
-    asked: list[Any] = []
-
-    def products(**given: Any) -> dict[str, Any]:
-        asked.append({f["Field"]: f["Value"] for f in given["Filters"]})
-        return {"PriceList": ["{}", offer("0.0000"), offer("0.0", "1.006")]}
-
-    list_of_prices = PriceList(account(get_products=products))
-
-    assert [list_of_prices.on_demand("g5.xlarge") for _ in range(2)] == [1.006, 1.006]
-    assert len(asked) == 1
-    assert PriceList(account(get_products={"PriceList": []})).on_demand("g5.xlarge") is None
-    assert PriceList(account(get_products=refused("AccessDenied"))).on_demand("g5.xlarge") is None
-
-
-def test_a_price_on_spot_is_the_newest_of_its_zone() -> None:
-    """Not the first that is told; where nobody says there is none."""
-    history = [
-        {"Timestamp": BEGAN, "SpotPrice": "0.4"},
-        {"Timestamp": BEGAN + datetime.timedelta(hours=1), "SpotPrice": "0.5"},
-        {"Timestamp": BEGAN - datetime.timedelta(hours=1), "SpotPrice": "0.6"},
-    ]
-    told = PriceList(account(describe_spot_price_history={"SpotPriceHistory": history}))
-    untold = PriceList(account(describe_spot_price_history={"SpotPriceHistory": []}))
-
-    assert told.spot("g5.xlarge", "us-east-1a") == 0.5
-    assert untold.spot("g5.xlarge", "us-east-1a") is None
-
-
-@pytest.mark.parametrize(
-    ("usd", "said"),
-    [(None, "unknown"), (9999.994, "9,999.99"), (10_000.0, "10,000"), (10_000.4, "10,000"), (0.155, "0.15")],
-)
-def test_a_sum_of_many_thousands_has_no_cents(usd: float | None, said: str) -> None:
-    """From ten thousand on."""
-    assert prices.dollars(usd) == said

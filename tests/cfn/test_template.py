@@ -2,25 +2,21 @@
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cfnlint.api import lint
-from designs import VARIANTS, described, design
+from designs import VARIANTS, design
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfn.instances import Interface, interfaces
+from cfn.instances import Interface
 from cfn.template import firstboot, template
 from cfn.template.design import Design
-from tests.conftest import PATIENCE_S
 from tests.walking import walked
 
 GOLDEN = Path(__file__).parent / "golden"
-ROOT = Path(__file__).parents[2]
 LINTED = ("default", "p5-everything", "eic")
 """Linted whenever pure tests run; all of them with those that are slow."""
 OFFERED = {
@@ -57,21 +53,6 @@ def golden(d: Design) -> str:
     return json.dumps(t, indent=1, sort_keys=True) + "\n"
 
 
-@pytest.mark.slow
-def test_another_process_renders_the_same_bytes() -> None:
-    """No order of a set, no clock, no random name."""
-    code = "import sys; sys.path[:0] = sys.argv[1:]; from designs import VARIANTS; from cfn.template import template; print(template.body(VARIANTS['default']))"
-    other = subprocess.run(
-        [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests/cfn")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-        env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
-    )
-    assert template.body(VARIANTS["default"]) == other.stdout.rstrip("\n")
-
-
 @pytest.mark.parametrize("variant", LINTED)
 def test_cfn_lint_finds_nothing(variant: str) -> None:
     """No error and no warning, in one region."""
@@ -94,11 +75,6 @@ def offering(variant: str) -> list[str]:
 def found_by_lint(variant: str, regions: list[str]) -> list[str]:
     """Return what cfn-lint finds in the variant's template, in these regions."""
     return [f"{m.rule.id} {m.message[:200]} {m.path}" for m in lint(body(variant), regions=regions)]
-
-
-def test_the_variants_that_are_always_linted_have_every_kind_of_resource() -> None:
-    kinds = {v: {r["Type"] for r in rendered(v)["Resources"].values()} for v in VARIANTS}
-    assert set() == set().union(*kinds.values()) - set().union(*(kinds[v] for v in LINTED))
 
 
 @walked("variant", VARIANTS)
@@ -265,19 +241,6 @@ def test_no_node_may_write_what_first_boot_runs() -> None:
 
 
 @walked("variant", VARIANTS)
-def test_nodes_know_when_their_capacity_block_ends(variant: str) -> None:
-    """By a tag that they see in their metadata, which somebody who extends the block can change while they run."""
-    d = VARIANTS[variant]
-    assert (variant in ("p5-block", "small-master-block")) == bool(d.block_ends)
-    for name, p in of_kind(rendered(variant), "AWS::EC2::LaunchTemplate").items():
-        data, is_in_it = p["LaunchTemplateData"], d.file.master_trains or name == "WorkerTemplate"
-        ends = d.block_ends if is_in_it else ""
-        tags = {t["Key"]: t["Value"] for s in data["TagSpecifications"] for t in s["Tags"]}
-        assert (ends or None) == tags.get("dlami-cluster:ends")
-        assert ("enabled" if ends else None) == data["MetadataOptions"].get("InstanceMetadataTags")
-
-
-@walked("variant", VARIANTS)
 def test_the_master_alone_may_tell_the_topic_and_only_where_one_is_named(variant: str) -> None:
     """sns:Publish on that one topic; without `notify`, or with a command there, nobody has it."""
     t, topic = rendered(variant), VARIANTS[variant].file.notify
@@ -369,33 +332,6 @@ def test_a_master_of_its_own_type_is_small_and_bought_for_itself() -> None:
         assert all("OTHER_MASTER='1'" in json.dumps(one["UserData"]) for one in data.values())
     assert "MasterSlots" not in rendered("default")["Outputs"]
     assert "OTHER_MASTER='1'" not in json.dumps(rendered("default"))
-
-
-def test_data_does_not_go_through_the_nat() -> None:
-    """The S3 endpoint is in both route tables."""
-    assert 2 == len(rendered("default")["Resources"]["S3Endpoint"]["Properties"]["RouteTableIds"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "efas", "primary"),
-    [
-        ("g5.xlarge", 0, "interface"),
-        ("g5.12xlarge", 1, "efa"),
-        ("p4d.24xlarge", 4, "interface"),
-        ("p5.48xlarge", 32, "interface"),
-        ("p5en.48xlarge", 16, "interface"),
-        ("p6-b300.48xlarge", 16, "interface"),
-        ("g6e.24xlarge", 2, "interface"),
-        ("p5.4xlarge", 1, "efa"),
-    ],
-)
-def test_interfaces_follow_from_what_ec2_says(kind: str, efas: int, primary: str) -> None:
-    """The layout of aws's own guide: a plain primary and one efa-only per card where there are several."""
-    layout = interfaces(described(kind))
-    assert primary == layout[0].kind
-    assert efas == sum(i.kind != "interface" for i in layout)
-    assert len(layout) == len({(i.card, i.device) for i in layout})
-    assert all(i.device == (1 if i.card == 0 else 0) for i in layout[1:])
 
 
 @settings(max_examples=25, deadline=None)

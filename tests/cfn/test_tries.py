@@ -1,20 +1,16 @@
 """Tries and their ends, without an account: where there is room, what stands in a create's way, what a task is told."""
 
 import datetime
-import json
-from collections.abc import Callable
 from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
 
 import pytest
-from designs import VARIANTS, design
+from designs import design
 
 from cfn import create, failover
 from cfn.aws import AwsError
 from cfn.checkout import Checkout
-from cfn.eks import life
-from cfn.eks.plan import EksPlan
 from cfn.failover import where_there_is_room
 from cfn.hosts import Member
 from cfn.plan import Plan
@@ -22,13 +18,9 @@ from cfn.room import NoCapacity, Tried
 from cfn.stack import Stack, StackError
 from cfn.template.design import Design
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Ssh, Storage
-from cluster.errors import NothingToDo
-from dlami.collection import ns
 from tests.cfn.answers import answering, refused
 from tests.cfn.conftest import cluster
-from tests.cfn.test_account import preparing, row
-from tests.cfn.test_eks_template import CASES
-from tests.typed_words import help_kept, typed
+from tests.typed_words import typed
 
 A, B = (with_(design("g5.xlarge", 1), zone=f"us-east-1{zone}") for zone in "ab")
 
@@ -48,13 +40,6 @@ class Attempts:
         if self.left == 0:
             return chosen.zone
         raise NoCapacity((Tried(design=chosen, said=f"no room in {chosen.zone}"),), "wait longer")
-
-
-def test_each_place_is_tried_in_turn() -> None:
-    """The first that has room; what comes after it is not tried."""
-    told: list[str] = []
-    assert "us-east-1b" == where_there_is_room((A, B), Attempts(2), told.append, wait_s=0.0)
-    assert ["trying g5.xlarge in us-east-1a", "trying g5.xlarge in us-east-1b"] == told
 
 
 def test_places_are_tried_round_after_round() -> None:
@@ -88,15 +73,6 @@ def plan_of(status: str = "", *choices: Design) -> Plan:
 REFUSING = answering(cloudformation={"create_stack": refused("LimitExceeded", "too many")})
 
 
-@pytest.mark.parametrize("status", ["CREATE_COMPLETE", "UPDATE_COMPLETE"])
-def test_a_cluster_that_is_there_is_tried_nowhere_else(status: str) -> None:
-    """However many places there are; its zone stays."""
-    told: list[str] = []
-    with pytest.raises(NothingToDo, match=rf"stack demo is there already \({status}\); `inv stack.update` changes it"):
-        failover.create_where_there_is_room(REFUSING, plan_of(status, A, B), told.append, wait_s=60.0)
-    assert [] == told
-
-
 def test_one_place_is_waited_for_by_aws_itself() -> None:
     """Unless it is to be tried again: then each try is said."""
     told: list[str] = []
@@ -110,29 +86,6 @@ def test_one_place_is_waited_for_by_aws_itself() -> None:
     with pytest.raises(AwsError, match="too many"):
         failover.create_where_there_is_room(REFUSING, plan_of("", priced, B), told.append)
     assert 2 == len(told)
-
-
-def test_a_kubernetes_that_is_there_is_tried_nowhere_else() -> None:
-    """As the bare cluster; one place without a time to wait is AWS's to wait for."""
-    first = CASES["default"]
-    first = with_(first, file=with_(first.file, nodes=with_(first.file.nodes, usd_per_hour=1.0)))
-    there = Stack(id="id-1", name="demo-eks", status="CREATE_COMPLETE")
-    plan = EksPlan(
-        design=first, body='{"Parameters": {}}', stack=None, usd_per_hour=1.0, choices=(first,), designs=(first,)
-    )
-    told: list[str] = []
-    with pytest.raises(NothingToDo, match="stack demo-eks is there already"):
-        life.make_where_there_is_room(REFUSING, with_(plan, stack=there), told.append, wait_s=60.0)
-    with pytest.raises(AwsError, match="too many"):
-        life.make_where_there_is_room(REFUSING, plan, told.append)
-    assert [] == told
-    with pytest.raises(AwsError, match="too many"):
-        life.make_where_there_is_room(REFUSING, plan, told.append, wait_s=60.0)
-    with pytest.raises(AwsError, match="too many"):
-        life.make_where_there_is_room(
-            REFUSING, with_(plan, choices=(first, first), designs=(first, first)), told.append
-        )
-    assert ["trying g5.12xlarge in us-east-1d"] * 2 == told
 
 
 @pytest.mark.parametrize(
@@ -254,107 +207,6 @@ def test_a_task_reads_the_file_that_it_is_given(
     path = tmp_path / "none.toml"
     assert 2 == typed(*words, "--file", path)
     assert f"{path} does not exist; `inv stack.init` writes one" in capsys.readouterr().err
-
-
-def test_no_flag_is_set_that_nobody_typed() -> None:
-    """Of all tasks; and a number that is not given is a free port, as many as the file says, a day."""
-    with help_kept():
-        told = {(task.name, name): one for task in ns.to_contexts() for name, one in task.args.items()}
-    assert [] == [key for key, one in told.items() if one.kind is bool and one.default is not False]
-    assert {
-        ("hosts.join", "slots"): 0, ("hosts.join", "port"): 0, ("lab.up", "n"): 4, ("lab.up", "slots"): 2,
-        ("lab.up", "spares"): 0, ("lab.slow", "mbit"): 0.0, ("lab.slow", "delay-ms"): 0.0, ("lab.notice", "in-s"): 120.0,
-        ("lab.kube", "nodes"): 4, ("lab.aws", "port"): 0, ("lab.aws", "scale"): 0.0, ("stack.blocks", "days"): 1,
-        ("stack.blocks", "instances"): 0, ("eks.stage", "pods"): 0,
-    } == {
-        key: one.default
-        for key, one in told.items()
-        if one.kind in (int, float) and key[0].startswith(("hosts.", "lab.", "stack.", "eks."))
-    }  # fmt: skip
-
-
-def test_rights_are_printed_for_the_file_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The policies beside it have their own flags."""
-    path = tmp_path / "cluster.toml"
-    path.write_text('name = "mine"\n[access]\nmode = "ssm"\n')
-    said = {}
-    for flag in ("", "--orphans", "--blocks", "--eks"):
-        assert 0 == typed("stack.policy", "--file", path, *([flag] if flag else []))
-        said[flag] = capsys.readouterr().out
-    assert 4 == len(set(said.values()))
-    assert "stack/mine/*" in said[""] and "stack/mine-eks/*" in said["--eks"]
-    assert "PurchaseCapacityBlock" in said["--blocks"]
-
-
-FILE = 'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n'
-
-
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
-    """A cluster file, and an account with or without its EKS stack and these changes; what was dropped of them."""
-    (tmp_path / "cluster.toml").write_text(FILE)
-    monkeypatch.chdir(tmp_path)
-
-    def give(status: str, *rows: dict[str, Any], reason: str = "") -> list[str]:
-        account, dropped = preparing("FAILED" if reason else "CREATE_COMPLETE", *rows, reason=reason)
-        stack = Stack(id="id-1", name="demo-eks", status=status, outputs={"FileSystem": "fs-1"}) if status else None
-        made = EksPlan(design=CASES["default"], body='{"Parameters": {}}', stack=stack, usd_per_hour=None)
-        monkeypatch.setattr("cfn.eks.plan.make", lambda aws, file: made)
-        monkeypatch.setattr("cfn.eks.tasks.Aws", lambda region: account)
-        return dropped
-
-    return give
-
-
-def test_a_kubernetes_that_is_as_the_file_says_is_ready(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """With how to go on: kubectl's way to it."""
-    given("CREATE_COMPLETE", reason="No updates")
-    assert 0 == typed("eks.create")
-    out, err = capsys.readouterr()
-    assert "changes   none" in err and "cluster   demo-eks in us-east-1d" in err
-    assert out.startswith("demo-eks is ready: 4 nodes\nnext: aws eks update-kubeconfig --region us-east-1")
-    assert "\nonce, before the first training: " in out
-    given("CREATE_COMPLETE", reason="No updates")
-    assert 0 == typed("eks.create", "--json")
-    said = json.loads(capsys.readouterr().out)
-    assert ({"FileSystem": "fs-1"}, "aws eks update-kubeconfig") == (said["outputs"], said["kubeconfig"][:25])
-
-
-def test_changes_of_a_kubernetes_are_shown_and_forgotten_where_nobody_agrees(
-    given: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After a dry run, and where nobody can be asked."""
-    dropped = given("UPDATE_COMPLETE", row("Modify", "AWS::EKS::Nodegroup"))
-    assert 0 == typed("eks.create", "--dry-run")
-    assert "~ It (AWS::EKS::Nodegroup)" in capsys.readouterr().err
-    assert ["cs-1"] == dropped
-    assert 2 == typed("eks.create")
-    assert "add --yes" in capsys.readouterr().err
-    assert ["cs-1", "cs-1"] == dropped
-
-
-@pytest.mark.parametrize("status", ["", "ROLLBACK_COMPLETE"])
-def test_a_dry_run_makes_no_kubernetes(status: str, given: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It shows the plan; where a stack cannot be used, the create says what to do."""
-    given(status)
-    assert 0 == typed("eks.create", "--dry-run")
-    out, err = capsys.readouterr()
-    assert ("", True) == (out, "cluster   demo-eks" in err)
-    assert 0 == typed("eks.create", "--dry-run", "--json")
-    assert "demo-eks" == json.loads(capsys.readouterr().out)["cluster"]
-    if status:
-        assert 1 == typed("eks.create")
-        assert "run `inv eks.delete` first" in capsys.readouterr().err
-    else:
-        assert 2 == typed("eks.create")
-        assert "This starts 4 nodes and a Kubernetes (unknown: set nodes.usd_per_hour" in capsys.readouterr().err
-
-
-def test_variants_have_rooms_of_their_own() -> None:
-    """A try is told by the type of the role that had no room."""
-    small = VARIANTS["small-master"]
-    assert "m7i.large in us-east-1d: x" == str(Tried(design=small, said="x", role="master"))
-    assert "p5.48xlarge in us-east-1d: x" == str(Tried(design=small, said="x"))
 
 
 def stack_row(status: str, **more: Any) -> dict[str, Any]:

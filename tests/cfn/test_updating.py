@@ -1,7 +1,6 @@
 """Hosts that go and come: updates, successors, spares, clusters at zero, and who is waited for."""
 
 import datetime
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 import pytest
 from designs import design
 
-from cfn import halting, hostfile, hosts, lease, progress, ready, stop, succession, update
+from cfn import hostfile, hosts, lease, progress, ready, stop, succession, update
 from cfn.changes import Change, ChangeSet
 from cfn.hosts import Member
 from cfn.progress import Watch
-from cfn.room import NoCapacity, Room, Tried
+from cfn.room import Room
 from cfn.stack import Stack, StackError
-from cfn.stop import Sizes
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.guard.onhost.api import ACTION
@@ -204,14 +202,6 @@ def test_a_spare_takes_the_rank_of_the_dead() -> None:
     assert world.ranks() == {"i-0": 0, "i-3": 1, "i-2": 2, "i-1": 3}
 
 
-def test_a_spare_takes_the_rank_of_whoever_has_the_dead_ones_by_now() -> None:
-    """Where a group has replaced the dead host already, its rank finds the successor."""
-    world = World(member(0), member(1), member(2))
-
-    assert succession.take(world.account(), OUTPUTS, "10.9.9.9", 1, "10.0.0.2") == 1
-    assert world.ranks() == {"i-0": 0, "i-2": 1, "i-1": 2}
-
-
 @pytest.mark.parametrize(
     ("one", "rank", "ended"),
     [
@@ -229,69 +219,6 @@ def test_an_ended_host_leaves_its_rank(one: Member, rank: int, ended: list[str])
     assert world.ended == ended
 
 
-def test_who_is_ended_is_of_no_rank_that_another_may_have() -> None:
-    """Before it is ended its rank is out of the way."""
-    world = World(member(0), member(1, lifecycle="Terminating"))
-
-    succession.end(world.account(), OUTPUTS, "10.0.0.1", 7)
-
-    assert world.ranks() == {"i-0": 0, "i-1": succession.GONE + 1}
-
-
-def test_the_hosts_of_a_job_are_those_of_the_stack_with_its_spares() -> None:
-    """Who ranks after all workers is a spare; a master that does not train has no slots."""
-    world = World(member(0), member(1), member(2), member(3), member(4, boot="running nfs"))
-
-    found = succession.hosts(world.account(), "demo", {**OUTPUTS, "MasterSlots": "0"})
-
-    assert found["slots"] == 8
-    assert [(h["address"], h["rank"], h["slots"], h["is_spare"]) for h in found["hosts"]] == [
-        ("10.0.0.0", 0, 0, False),
-        ("10.0.0.1", 1, 8, False),
-        ("10.0.0.2", 2, 8, False),
-        ("10.0.0.3", 3, 8, True),
-    ]
-
-
-def test_a_jobs_supervisor_is_answered_in_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each verb; trouble is a line on stderr and no answer."""
-    world = World(member(0), member(1), member(2))
-    monkeypatch.setattr(succession, "Aws", lambda region: world.account())
-
-    answers = []
-    for words in (["hosts"], ["take", "10.0.0.1", "1", "10.0.0.2"], ["end", "10.0.0.1", "2"]):
-        assert succession.main(["us-east-1", "demo", *words]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    world.said["describe_stacks"] = refused("ValidationError", "Stack with id demo does not exist")
-
-    assert len(answers[0]["hosts"]) == 3
-    assert answers[1:] == [{"rank": 1}, {"rank": 2}]
-    assert succession.main(["us-east-1", "demo", "hosts"]) == 1
-    assert capsys.readouterr() == ("", "there is no stack demo in us-east-1; `inv stack.create` makes it\n")
-
-
-def test_a_running_cluster_has_one_master_and_its_pool() -> None:
-    """The sizes of both groups; spares are of the workers' group."""
-    file = replace(DEMO, nodes=Nodes(workers=2, spares=1))
-
-    assert stop.sizes(file) == {
-        "demo-master": Sizes(least=1, most=1, desired=1),
-        "demo-workers": Sizes(least=0, most=3, desired=3),
-    }
-
-
-def test_stopping_leaves_groups_that_may_have_no_node() -> None:
-    """Both at zero, and nobody left."""
-    world = World(member(0), member(1))
-
-    stop.stop(world.account(), DEMO, print)
-
-    assert world.sizes == {"demo-master": (0, 0, 0), "demo-workers": (0, 0, 0)}
-    assert world.members == []
-
-
 def test_nodes_that_do_not_end_are_named() -> None:
     """Each of them once it was counted."""
     world, said = World(member(0), member(1), update_auto_scaling_group={}), []
@@ -306,28 +233,6 @@ def test_a_stack_that_is_not_complete_is_neither_stopped_nor_started(act: Any) -
     """Nothing of it is changed."""
     with pytest.raises(StackError, match="stack demo is DELETE_IN_PROGRESS; wait until it is complete"):
         act(account(**stack_of(DEMO, "DELETE_IN_PROGRESS")), DEMO, print)
-
-
-def test_starting_a_cluster_sets_its_end_before_its_sizes() -> None:
-    """By the file that the stack was made from; the end of an earlier guard is not this start's."""
-    world, said = World(member(0), member(1), member(2), file=GUARDED), []
-
-    found = stop.start(world.account(), DEMO, said.append)
-
-    assert [h.rank for h in found] == [0, 1, 2]
-    assert world.sizes == {"demo-master": (1, 1, 1), "demo-workers": (0, 2, 2)}
-    assert world.ends == {name: lease.first_end(GUARDED, BEGAN) for name in ("demo-master", "demo-workers")}
-    assert said == ["demo: starting 3 instances"]
-
-
-def test_starting_a_cluster_without_a_guard_takes_an_earlier_ones_end_away() -> None:
-    """Nothing but a guard that is on ends its nodes."""
-    world = World(member(0), member(1), member(2), file=OFF)
-    world.ends = {"demo-master": BEGAN, "other-master": BEGAN}
-
-    stop.start(world.account(), DEMO, lambda _: None)
-
-    assert world.ends == {"other-master": BEGAN}
 
 
 def test_what_was_told_before_a_start_is_not_told_again_and_what_follows_is() -> None:
@@ -375,13 +280,6 @@ def waited(world: World, file: ClusterFile, *, is_refused: bool = False) -> tupl
 FEW = replace(DEMO, nodes=Nodes(workers=3, min_nodes=2))
 
 
-def test_all_nodes_are_waited_for_and_nobody_is_told_more() -> None:
-    """Once each can be used."""
-    found, said = waited(World(member(0), member(1), member(2)), DEMO)
-
-    assert (len(found), said) == (3, [])
-
-
 @pytest.mark.parametrize(("there", "is_ready"), [(1, False), (2, True), (3, True)])
 def test_a_cluster_that_may_begin_with_fewer_does_when_aws_has_no_more(there: int, is_ready: bool) -> None:
     """With no fewer than it may, and that is said."""
@@ -401,45 +299,6 @@ def test_a_cluster_that_may_begin_with_fewer_does_when_aws_has_no_more(there: in
             "  no instance: no capacity",
             "The stack goes on trying; `inv stack.status` tells how far it is.",
         ]
-
-
-@pytest.mark.parametrize(
-    ("is_refused", "boot", "looks"), [(True, "ready", 0), (False, "ready", 1), (True, "running nfs", 1)]
-)
-def test_fewer_are_waited_past_while_more_may_come(is_refused: bool, boot: str, looks: int) -> None:
-    """As long as AWS has refused none, or one that is there still boots, the time for booting is waited out."""
-    looked: list[int] = []
-    said: list[str] = []
-    world = World(member(0), member(1), member(2, boot=boot))
-    watch = Watch(world.account(), MADE, said.append, on_story=lambda _: looked.append(1))
-    watch.refused = {"demo-workers": "no capacity"} if is_refused else {}
-
-    ready.wait_for_nodes(watch, OUTPUTS, FEW)
-
-    assert len(looked) == looks
-
-
-def test_nodes_are_waited_for_as_long_as_their_boot_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its minutes, by the second."""
-    asked: list[float] = []
-    monkeypatch.setattr(ready, "wait_for", lambda condition, seconds, look: asked.append(seconds) or True)
-
-    waited(World(member(0), member(1), member(2)), DEMO)
-
-    assert asked == [DEMO.nodes.boot_minutes * 60]
-
-
-def test_what_is_in_the_way_of_nodes_is_a_line_each() -> None:
-    """Each refusal once, and each boot that failed."""
-    watch = Watch(None, MADE, print)
-    assert ready.trouble(watch) == ""
-
-    watch.launches, watch.boots = ["no capacity", "no capacity", "a quota"], {"i-1": "failed nfs: lost"}
-
-    assert (
-        ready.trouble(watch)
-        == "\n  no instance: no capacity\n  no instance: a quota\n  i-1: first boot failed nfs: lost"
-    )
 
 
 NO_ROOM = "We currently do not have sufficient g5.12xlarge capacity"
@@ -499,23 +358,6 @@ def test_a_create_that_takes_no_signal_yet_goes_on(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        (OFF, "off: nothing but you ends it"),
-        (replace(DEMO, nodes=Nodes(workers=2, capacity="capacity-block", reservation="cr-0123456789abcdef0"), guard=Guard()), "off: the block is paid anyway; jobs are warned and saved before its end"),
-        (replace(DEMO, guard=Guard(idle_minutes=60), nodes=Nodes(source="s3://b/k.tar.gz")), "all nodes end after 60 minutes without useful work; storage and addresses stay"),
-        (replace(DEMO, guard=Guard(idle_minutes=60, max_hours=2.5, budget_usd=40.0), nodes=Nodes(source="s3://b/k.tar.gz")), "all nodes end after 60 minutes without useful work, or 2.5 h after its start, or once its instances have cost 40 USD; storage and addresses stay"),
-        (replace(DEMO, guard=Guard(idle_minutes=60)), "all nodes end after 60 minutes without useful work; storage and addresses stay; nodes without this project end 24 h after their start, until `inv sync` brings it"),
-        (replace(DEMO, guard=Guard(idle_minutes=0, budget_usd=40.0)), "all nodes end once its instances have cost 40 USD; storage and addresses stay; nodes without this project end 24 h after their start, until `inv sync` brings it"),
-        (replace(DEMO, guard=Guard(idle_minutes=0, max_hours=2.0)), "all nodes end 2 h after its start; storage and addresses stay"),
-    ],
-)  # fmt: skip
-def test_what_ends_a_cluster_is_said_in_words(file: ClusterFile, said: str) -> None:
-    """Each limit that is set; and what holds for nodes that have no guard yet."""
-    assert lease.terms(file) == said
-
-
-@pytest.mark.parametrize(
     ("file", "ends", "said"),
     [
         (GUARDED, ["demo-master", "demo-workers"], ""),
@@ -557,26 +399,6 @@ def test_a_budget_without_a_price_is_refused(
         lease.priced(design(guard=Guard(budget_usd=40.0), small_master="m7i.large"), each, master)
 
 
-def test_a_guard_that_is_off_leaves_no_end_of_its_own() -> None:
-    """The ends of this cluster alone are taken away, and only where its file wants none."""
-    world = World(member(0))
-    world.ends = {"demo-master": BEGAN, "demo-workers": BEGAN, "other-master": BEGAN}
-
-    assert lease.drop_if_off(world.account(), GUARDED) is False
-    assert len(world.ends) == 3
-    assert lease.drop_if_off(world.account(), OFF) is True
-    assert world.ends == {"other-master": BEGAN}
-    assert lease.drop_if_off(world.account(), OFF) is False
-
-
-@pytest.mark.parametrize(("groups", "is_at_zero"), [([], False), ([0, 0], True), ([0, 1], False), ([1, 0], False)])
-def test_a_cluster_is_at_zero_when_no_group_may_have_a_node(groups: list[int], is_at_zero: bool) -> None:
-    """Groups that are not there are no groups at zero."""
-    said = {"AutoScalingGroups": [{"MaxSize": n} for n in groups]}
-
-    assert lease.is_at_zero(account(describe_auto_scaling_groups=said), DEMO) is is_at_zero
-
-
 def begun(resource: str, reason: str = "Resource creation Initiated") -> Any:
     return progress.Event(
         id=resource, time=BEGAN, resource=resource, kind="AWS::X", status="CREATE_IN_PROGRESS", reason=reason
@@ -605,15 +427,6 @@ def test_new_groups_have_their_end_as_soon_as_they_are_there(source: str, until:
     assert said == [f"  guard: all nodes end at {at:%Y-%m-%d %H:%M} UTC unless {until}"]
 
 
-def test_new_groups_of_a_cluster_without_a_guard_have_no_end() -> None:
-    """Whatever is made."""
-    world = World()
-
-    lease.OfNewGroups(world.account(), OFF, print).look([begun("MasterNodes"), begun("WorkerNodes")])
-
-    assert world.ends == {}
-
-
 def test_an_end_that_is_refused_is_told_once_and_set_later() -> None:
     """In AWS's words."""
     answers: list[Any] = [refused("Throttling", "too fast"), refused("Throttling", "too fast"), {}]
@@ -627,17 +440,6 @@ def test_an_end_that_is_refused_is_told_once_and_set_later() -> None:
 
     assert len(said) == 2
     assert "guard: all nodes end at" in said[1]
-
-
-def test_what_is_said_before_a_cluster_is_stopped() -> None:
-    """Its nodes, its jobs, what stays; and what becomes of jobs that are not saved."""
-    first, *_, last = halting._what_ends(DEMO, 3, (), False).splitlines()
-    unsaved = halting._what_ends(DEMO, 1, (), True).splitlines()
-
-    assert first == "demo: 3 instances end; what is on their own disks (NVMe, root) is lost"
-    assert last == f"{DEMO.shared}, the network and the master's addresses stay"
-    assert unsaved[0].startswith("demo: 1 instance end")
-    assert unsaved[1] == "  jobs that run are ended as they are, without a last checkpoint"
 
 
 def test_who_takes_ctrl_c_for_an_end_is_told_that_aws_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -765,37 +567,12 @@ def test_hosts_are_those_that_can_be_used_and_their_ranks_are_kept() -> None:
         hosts.read(world.account(), OUTPUTS)
 
 
-def test_a_host_is_named_by_rank_address_or_id() -> None:
-    """Those that there are, for a name that is none."""
-    there = [member(0), member(1)]
-
-    assert [hosts.pick(there, name).rank for name in ("1", "10.0.0.1", "i-1", "0")] == [1, 1, 1, 0]
-    with pytest.raises(StackError, match="no host '7' in this cluster; there are: 0 10.0.0.0 i-0, 1 10.0.0.1 i-1"):  # noqa: RUF043
-        hosts.pick(there, "7")
-
-
 def test_a_clock_of_aws_that_cannot_be_read_is_this_machines() -> None:
     """An answer without a date."""
     before = datetime.datetime.now(datetime.UTC)
     aws = account(describe_scheduled_actions={"ResponseMetadata": {"HTTPHeaders": {}}})
 
     assert lease.begin(aws, GUARDED, []) >= lease.first_end(GUARDED, before)
-
-
-def test_nowhere_was_room_is_said_with_all_that_was_tried() -> None:
-    """Whose instance, where, and in AWS's words."""
-    small = design("p5.48xlarge", 3, small_master="m7i.large")
-    tried = [Tried(design=small, said="no p5"), Tried(design=small, said="no m7i", role="master")]
-
-    error = NoCapacity(tried, "wait")
-
-    assert str(error).splitlines() == [
-        "there is no room for the cluster; nothing was left running. Tried:",
-        "  p5.48xlarge in us-east-1d: no p5",
-        "  m7i.large in us-east-1d: no m7i",
-        "wait",
-    ]
-    assert (error.tried, error.advice) == (tuple(tried), "wait")
 
 
 def test_the_master_knows_itself_by_its_own_address_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

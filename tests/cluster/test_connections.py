@@ -21,7 +21,7 @@ from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh import connections, mux
-from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
+from cluster.ssh.failure import Reason, failure_to_connect, is_transient
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import (
@@ -29,7 +29,6 @@ from cluster.ssh.options import (
     agent_command,
     connect_command,
     options,
-    options_for_a_person,
     sockets_folder,
     way_to,
 )
@@ -303,31 +302,12 @@ def test_ssh_s_complaints_are_told_apart(said: Any, reason: Any, message: Any) -
     assert not is_transient(said)
 
 
-def test_every_reason_has_its_message() -> None:
-    """In one line, whatever is not known of the circumstances."""
-    for reason in Reason:
-        assert 1 == len(str(Failure(reason=reason, detail="x", limit_s=3)).splitlines())
-
-
 def test_a_key_that_is_not_there_is_not_called_refused(tmp_path: Path) -> None:
     """`[ssh] key` names a file that is missing: nothing was shown to the host."""
     said = str(failure_to_connect("Permission denied (publickey).", Access(key=tmp_path / "no-key"), 5))
 
     assert f"[ssh] key in cluster.toml names {tmp_path / 'no-key'}, which is not there" in said
     assert "refused" not in said
-
-
-def test_processes_that_stay_are_part_of_the_failure() -> None:
-    """Who reads that a command did not end must read that it runs on."""
-    failure = Failure(reason=Reason.TIME_LIMIT, limit_s=5, left="17 D sleep 98")
-
-    assert "did not end within 5 s; still there: 17 D sleep 98" == str(failure)
-
-
-def test_only_an_early_drop_is_tried_again() -> None:
-    """A key that was refused once is refused again."""
-    assert is_transient("kex_exchange_identification: Connection closed by remote host")
-    assert not is_transient("Permission denied (publickey).")
 
 
 def given_to_ssh(words: Any) -> Any:
@@ -349,14 +329,6 @@ def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path: Path) -
         assert ("yes", "yes") == (given["StrictHostKeyChecking"], given["BatchMode"])
         assert ("yes", f'"{tmp_path}/it\'s a key"') == (given["IdentitiesOnly"], given["IdentityFile"])
         assert (f'"{tmp_path}/known"', "/dev/null") == (given["UserKnownHostsFile"], given["GlobalKnownHostsFile"])
-
-
-def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to() -> None:
-    """And may ask for a passphrase, but not whether to trust a host."""
-    for forward, expected in ((False, "no"), (True, "yes")):
-        given = given_to_ssh(options_for_a_person(Way("10.0.0.1", Access()), forward_agent=forward))
-        assert (expected, "yes") == (given["ForwardAgent"], given["StrictHostKeyChecking"])
-        assert "BatchMode" not in given
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

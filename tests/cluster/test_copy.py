@@ -16,9 +16,7 @@ import pytest
 
 from cluster.copying.copy import copy, transfer
 from cluster.copying.onhost import parts
-from cluster.copying.onhost.store import CHUNK, Stream
 from cluster.copying.onhost.tree import Entry, listed, missing, scan
-from cluster.copying.task import CopyRequest, excludes_for
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
@@ -274,37 +272,6 @@ def test_bad_destinations_are_refused(dst: Any, expected: Any) -> None:
     """Before anything is reached."""
     with pytest.raises(ConfigError, match=expected):
         transfer("/", dst)
-
-
-def test_a_code_folder_s_caches_are_left_out(tmp_path: Path) -> None:
-    """Only where it is one."""
-    assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst=""))
-    (tmp_path / ".git").mkdir()
-
-    assert ".git" in excludes_for(tmp_path, CopyRequest(src="", dst=""))
-    assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst="", everything=True))
-
-
-def test_the_stream_is_every_byte_once() -> None:
-    """Chunks over many small, empty and large files."""
-    sizes = [0, 1, CHUNK, 0, 3 * CHUNK + 7, 5, 5, 0]
-    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
-    pieces = [p for n in range(stream.num_chunks) for p in stream.parts(n)]
-
-    assert sum(sizes) == sum(length for *_, length in pieces)
-    assert [s for s in sizes if s] == [sum(x for n, _, _, x in pieces if n == k) for k, s in enumerate(sizes) if s]
-    assert list(range(len(sizes))) == sorted({n for n, *_ in pieces}), "files without contents, too"
-    assert all(sum(x for *_, x in stream.parts(n)) <= CHUNK for n in range(stream.num_chunks))
-
-
-def test_a_stream_goes_on_in_the_middle_of_a_file() -> None:
-    """Of that file the rest, of the others all."""
-    sizes, begins = [5, 3 * CHUNK + 7, 9], {1: CHUNK + 100}
-    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(3), begins)
-    pieces = [p for n in range(stream.num_chunks) for p in stream.parts(n)]
-
-    assert [5, 2 * CHUNK - 93, 9] == [sum(x for n, _, _, x in pieces if n == k) for k in range(3)]
-    assert CHUNK + 100 == min(offset for n, _, offset, _ in pieces if n == 1)
 
 
 def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import hashlib
 import os
 import socket
 import stat
-import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,14 @@ import pytest
 
 from cluster.copying import copy as copying
 from cluster.copying import task
-from cluster.copying.copy import CODE_EXCLUDES, Copied, Outcome, copy, lines, transfer
-from cluster.copying.onhost import parts, relay, store, tree, wire
-from cluster.copying.onhost.errors import WireError
+from cluster.copying.copy import Copied, Outcome, copy, transfer
+from cluster.copying.onhost import parts, relay, store, tree
 from cluster.copying.onhost.store import CHUNK, Store, Stream
-from cluster.copying.onhost.target import Target
 from cluster.copying.onhost.tree import Entry, scan
-from cluster.copying.task import CopyRequest, excludes_for, progress_text
-from cluster.copying.to_master import is_folder, listed, place_problem
+from cluster.copying.to_master import listed, place_problem
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.run.last_run import last_failed
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
@@ -98,22 +93,6 @@ def test_each_relay_has_the_source_and_says_what_it_wrote(top: Path, encrypt: bo
     assert [(None, 0, 0)] * 3 == [(again[n]["error"], again[n]["files"], again[n]["bytes"]) for n in range(3)]
 
 
-def test_a_plan_says_what_each_relay_would_get_and_makes_nothing(top: Path) -> None:
-    """Files and bytes to come, and what is there that is not in the source."""
-    (top / "1/copy").mkdir(parents=True)
-    (top / "1/copy/old").touch()
-    (top / "1/copy/sub").mkdir()
-    said = relayed(top, plan=True)
-    size = 2 * CHUNK + 8
-
-    assert [None] * 3 == [said[n]["error"] for n in range(3)]
-    plans = [said[n]["plan"] for n in range(3)]
-    assert [[], ["old"], []] == [p["surplus"] for p in plans]
-    assert [(2, size)] * 3 == [(p["files"], p["bytes"]) for p in plans]
-    assert not (top / "0").exists()
-    assert ["old", "sub"] == sorted(p.name for p in (top / "1/copy").iterdir())
-
-
 def test_a_relay_that_is_not_there_is_passed_over(top: Path) -> None:
     """It is named with why; the host after it has everything from the host before it."""
     said = relayed(top, (0, 2), patience_s=2.0)
@@ -134,17 +113,6 @@ def test_a_master_whose_own_copy_fails_passes_it_on(top: Path) -> None:
     assert [None, None] == [said[n]["error"] for n in (1, 2)]
     assert look(top / "src") == look(top / "1/copy") == look(top / "2/copy")
     assert "a file" == (top / "0/copy").read_text()
-
-
-def test_a_host_whose_copy_cannot_be_made_says_why(top: Path) -> None:
-    """A file is where its folder would be; nobody else's copy suffers."""
-    (top / "2").mkdir()
-    (top / "2/copy").write_text("a file")
-    said = relayed(top)
-
-    assert "is no folder here, but one in the source" in said[2]["error"]
-    assert [None, None] == [said[n]["error"] for n in (0, 1)]
-    assert look(top / "src") == look(top / "1/copy")
 
 
 def test_a_copy_goes_on_where_each_host_has_a_beginning(top: Path) -> None:
@@ -189,47 +157,10 @@ def test_what_a_host_has_of_a_file_counts_in_whole_steps(tmp_path: Path) -> None
     assert {} == parts.claims(entries, [1], str(tmp_path))
 
 
-def test_a_digest_is_of_a_file_that_is_long_enough(tmp_path: Path) -> None:
-    """One of each length that the file has, its own among them; none of a longer one, of no file none."""
-    (tmp_path / "f").write_bytes(bytes(range(10)))
-    expected = {n: hashlib.sha256(bytes(range(n))).hexdigest() for n in (3, 10)}
-
-    assert expected == parts._digests(str(tmp_path / "f"), [3, 10, 11])
-    assert {} == parts._digests(str(tmp_path / "none"), [3])
-
-
 def stored(top: Path, sizes: list[int], wanted: set[int] | None = None) -> tuple[Store, Stream]:
     entries = [Entry(f"f{n}", "f", 0o600, os.getuid(), os.getgid(), 5, size) for n, size in enumerate(sizes)]
     stream = Stream(entries, range(len(sizes)))
     return Store(stream, str(top), set(range(len(sizes))) if wanted is None else wanted), stream
-
-
-def test_runs_of_zeros_become_holes_and_all_else_is_in_its_place(tmp_path: Path) -> None:
-    """Whichever of the four pieces of a chunk are zeros: the bytes are the same, the zeros take no room."""
-    piece = 64 << 10
-    for bits in range(16):
-        data = b"".join(bytes([n + 1]) * piece if bits >> n & 1 else bytes(piece) for n in range(4)) + b"end"
-        path = tmp_path / f"{bits}"
-        with path.open("w+b") as file:
-            store._write(file.fileno(), bytearray(8) + data, 4)
-            assert bytes(12) + data == file.read().ljust(12 + len(data), b"\0")
-        path.unlink()
-    with (tmp_path / "sparse").open("w+b") as file:
-        os.ftruncate(file.fileno(), 5 * piece)
-        store._write(file.fileno(), bytes(2 * piece) + b"x" * piece + bytes(piece), piece)
-        assert (0, 3 * piece) == (os.lseek(file.fileno(), 0, os.SEEK_HOLE), os.lseek(file.fileno(), 0, os.SEEK_DATA))
-        assert b"x" * piece == os.pread(file.fileno(), piece, 3 * piece)
-    assert store.is_hole(bytes(CHUNK))
-    assert not store.is_hole(bytes(CHUNK - 1) + b"x")
-
-
-def test_what_the_disk_takes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that takes less than it was given goes on where it ended."""
-    whole, data = os.pwrite, os.urandom(100_000)
-    monkeypatch.setattr(os, "pwrite", lambda fd, view, offset: whole(fd, view[:30_000], offset))
-    with (tmp_path / "f").open("w+b") as file:
-        store._write(file.fileno(), data, 5)
-        assert bytes(5) + data == file.read()
 
 
 def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
@@ -269,15 +200,6 @@ def test_a_file_takes_the_place_of_a_link_and_never_of_a_folder(tmp_path: Path) 
     assert {"f0", "f1", "folder"} == {p.name for p in tmp_path.iterdir()}
 
 
-def test_a_longer_part_of_another_file_leaves_nothing_in_the_new_one(tmp_path: Path) -> None:
-    """A hole in the file is zeros, whatever was in its part before."""
-    (tmp_path / ".f0.dlami-part").write_bytes(b"x" * CHUNK)
-    copied, _ = stored(tmp_path, [CHUNK // 2])
-    copied.write(0, bytes(CHUNK // 2))
-
-    assert bytes(CHUNK // 2) == (tmp_path / "f0").read_bytes()
-
-
 def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
     """Those above the copy too, each for its owner alone until it is whole; a link to a folder is none."""
     entries = [Entry("", "d", 0o755, 0, 0, 0), Entry("sub", "d", 0o755, 0, 0, 0), Entry("f", "f", 0, 0, 0, 0)]
@@ -292,43 +214,6 @@ def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
         store.make_folders(entries, str(folder))
 
     assert str(folder / "sub") == refused.value.filename
-
-
-def test_links_are_set_once_and_in_place_of_others(tmp_path: Path) -> None:
-    """One that leads elsewhere is replaced, a part that was left is no obstacle; one that is right keeps its time."""
-    entry = Entry("link", "l", 0o777, os.getuid(), os.getgid(), 7, 0, "there")
-    (tmp_path / "link").symlink_to("elsewhere")
-    (tmp_path / ".link.dlami-part").touch()
-    store.settle([entry], str(tmp_path))
-    assert ("there", 7) == (str((tmp_path / "link").readlink()), (tmp_path / "link").lstat().st_mtime_ns)
-    store.settle([entry._replace(mtime_ns=9)], str(tmp_path))
-
-    assert 7 == (tmp_path / "link").lstat().st_mtime_ns
-    assert ["link"] == [p.name for p in tmp_path.iterdir()]
-
-
-def test_only_what_was_agreed_on_is_removed(tmp_path: Path) -> None:
-    """Of a link to a folder the link; a folder with something in it stays; what is gone is no trouble."""
-    for name in ("kept/file", "full/new", "empty/file"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    (tmp_path / "link").symlink_to("kept")
-    store.remove(["gone/file", "empty/file", "link", "full", "empty", "gone"], str(tmp_path))
-
-    assert {"kept", "kept/file", "full", "full/new"} == {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")}
-
-
-def test_files_that_do_not_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wanted, less what its parts already take, against what is free in the first folder that is there."""
-    free = os.statvfs_result((4096, 4096, 9, 9, 9, 9, 9, 9, 9, 255))
-    monkeypatch.setattr(os, "statvfs", lambda folder: free if folder == str(tmp_path) else pytest.fail(folder))
-    entries = [Entry(f"f{n}", "f", 0, 0, 0, 0, size) for n, size in enumerate((9 * 4096, 1, 10**9))]
-    top = str(tmp_path / "not/there")
-    assert store.room_problem(entries, [0], top) is None
-    assert f"no room in {tmp_path}: 36,865 bytes to come, 36,864 free" == store.room_problem(entries, [0, 1], top)
-    Path(part_of(str(tmp_path / "f1"))).write_bytes(b"x" * 4096)
-
-    assert store.room_problem(entries, [0, 1], str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -372,21 +257,6 @@ def test_what_is_neither_file_folder_nor_link_is_left_out(tmp_path: Path) -> Non
     assert [entries[1]] == tree.listed([entries[1].row()], "/nowhere", (), foreseen=True)[0]
 
 
-def test_who_gets_no_copy_has_no_surplus(top: Path) -> None:
-    """Whatever is in the folder: nothing is removed there for him."""
-    (top / "copy").mkdir()
-    (top / "copy/old").touch()
-    wanted, entries = transfer(str(top / "src"), str(top / "copy")), scan(str(top / "src"))[0]
-    plans = []
-    for keeps in (True, False):
-        found = Target(copying._spec(wanted, CHAIN, head_keeps=keeps, plan=True), 0)
-        found.prepare(entries)
-        plans.append(found.plan())
-        found.remove_mark()
-
-    assert [(2, ["old"]), (0, [])] == [(p["files"], p["surplus"]) for p in plans]
-
-
 def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
     """Nor is anything where there is no folder; in a folder it is what the source has not, the deepest first."""
     for name in ("dst/a/b/c", "dst/a/d", "dst/e"):
@@ -417,128 +287,11 @@ def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
     assert part_of("/a/" + "n" * 254 + "1") != part_of("/a/" + "n" * 254 + "2")
 
 
-@contextlib.contextmanager
-def proved(silence_s: float) -> Iterator[tuple[wire.Wire, wire.Wire]]:
-    """Two ends that have proved to each other that they know the secret, and are patient for so long."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        first = socket.create_connection(server.getsockname())
-        second, _ = server.accept()
-    for raw in (first, second):
-        raw.settimeout(PATIENCE_S)
-    ours, theirs = wire.Wire(first, bytes(32), silence_s), wire.Wire(second, bytes(32), silence_s)
-    thread = threading.Thread(target=theirs._prove, kwargs={"first": False})
-    thread.start()
-    ours._prove(first=True)
-    thread.join(PATIENCE_S)
-    yield ours, theirs
-    ours.close()
-    theirs.close()
-
-
-def test_chunks_come_with_their_number_and_bytes() -> None:
-    """A short and a long one, and zeros; who has hung up is told from one that is silent."""
-    with proved(PATIENCE_S) as (ours, theirs):
-        for number, data in ((3, b"short"), (7, os.urandom(5000)), (1 << 40, bytes(9000))):
-            digest = ours.chunk_digest(number, data)
-            hole = store.is_hole(data)
-            sender = threading.Thread(target=ours.send_chunk, args=(number, data, digest), kwargs={"hole": hole})
-            sender.start()
-            assert ("C", number, data, digest) == theirs.hear()
-            sender.join(PATIENCE_S)
-        ours.close()
-        with pytest.raises(WireError, match="hung up"):
-            theirs.hear()
-    with proved(0.1) as (_, theirs), pytest.raises(TimeoutError, match="silent"):
-        theirs.hear()
-
-
-def test_a_hole_is_a_few_bytes_on_the_wire() -> None:
-    """However long it is; any other chunk is sent whole, with its kind before it."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        sending = wire.Wire(ours, bytes(32), 5)
-        sending.send_chunk(5, bytes(CHUNK), bytes(32), hole=True)
-        sending.send_chunk(6, b"data", bytes(32), hole=False)
-        sent = theirs.recv(65536)
-
-    assert struct.pack(">cIQ", b"0", 4, 5) + bytes(32) + struct.pack(">I", CHUNK) == sent[:49]
-    assert struct.pack(">cIQ", b"C", 4, 6) + bytes(32) + b"data" == sent[49:]
-
-
-def test_a_relay_is_where_its_secret_says() -> None:
-    """At the first port that is free, below those that the kernel gives away; not to be found with another secret."""
-    secret = os.urandom(32)
-    ports = wire.ports(secret)
-    assert 8 == len(ports)
-    assert all(10240 <= port < 32240 for port in ports)
-    assert ports == wire.ports(secret) != wire.ports(bytes(32))
-    with socket.create_server(("127.0.0.7", ports[0])), wire.listening("127.0.0.7", secret) as second:
-        assert ports[1] == second.getsockname()[1]
-    with pytest.raises(WireError, match="Connection refused"):
-        wire.Wire.connect("127.0.0.7", secret, 5.0, None, 0.05)
-
-
 # How it went ---------------------------------------------------------------------------------------------------------
 
 
 def outcome(n: int, error: str | None = None, **more: Any) -> Outcome:
     return Outcome(CHAIN[n], error, **more)
-
-
-def test_each_host_s_outcome_is_a_line_and_a_record() -> None:
-    """Equal ones together; a record has what its host has, and no more."""
-    copied = Copied(
-        (
-            outcome(0, files=1, bytes=1),
-            outcome(1),
-            outcome(2, "no room"),
-            outcome(0, plan={"files": 2, "bytes": 5, "surplus": ["x"]}),
-            outcome(1, plan={"files": 0, "bytes": 0, "surplus": []}),
-            outcome(2, shared_with="127.0.0.2"),
-            outcome(2),
-        )
-    )
-
-    assert [
-        "127.0.0.1 (1)  1 file, 1 byte",
-        "127.0.0.[2-3] (2)  nothing to copy, all there",
-        "127.0.0.3 (1)  FAILED: no room",
-        "127.0.0.1 (1)  would get 2 files, 5 bytes, 1 there that are not in the source",
-        "127.0.0.2 (1)  would get 0 files, 0 bytes",
-        "127.0.0.3 (1)  one folder with 127.0.0.2's",
-    ] == lines(copied).splitlines()
-    bare = {"host": "127.0.0.2", "rank": 1, "error": "x", "files": 3, "bytes": 4, "seconds": 1.235}
-    assert bare == outcome(1, "x", files=3, bytes=4, seconds=1.23456).record()
-    assert {"shared_with": "a", "plan": {}} == {
-        name: value for name, value in outcome(1, plan={}, shared_with="a").record().items() if name not in bare
-    }
-
-
-def test_who_has_no_copy_is_named_with_why() -> None:
-    """All of them in one error; where all have it there is none."""
-    whole = Copied((outcome(0), outcome(1)))
-    assert whole is whole.check()
-    with pytest.raises(ClusterError) as failed:
-        Copied((outcome(0), outcome(1, "no room"), outcome(2, "lost"))).check()
-
-    assert f"2 of 3 hosts do not have it:\n  {CHAIN[1]}  no room\n  {CHAIN[2]}  lost" == str(failed.value)
-
-
-@pytest.mark.parametrize(
-    ("src", "dst", "expected"),
-    [
-        ("/a/b", "/c", "/c"),
-        ("/a/b", "/c/", "/c/b"),
-        ("/a/b/", "/c/", "/c/b"),
-        ("/a/b", "/c/../d", "/d"),
-        ("/a/b", "/", "/b"),
-    ],
-)
-def test_a_slash_at_the_end_of_dst_is_the_folder_it_goes_into(src: str, dst: str, expected: str) -> None:
-    """Without one DST is the copy's own name; paths are as short as they can be."""
-    made = transfer(src, dst, encrypt=True)
-
-    assert ("/a/b", expected, True) == (made.src, made.dst, made.encrypt)
 
 
 def result(host: Host, code: int | None, stderr: bytes = b"", failure: Failure | None = None) -> Result:
@@ -601,25 +354,6 @@ def test_a_copy_to_this_machine_alone(here: Cluster, top: Path) -> None:
 # As the operator asks for it -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", [".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__"])
-def test_any_sign_of_code_makes_a_folder_a_code_folder(tmp_path: Path, sign: str) -> None:
-    """Its caches are left out besides what was named; of any other folder only our own unfinished files."""
-    asked = CopyRequest(src="", dst="", excludes=("x",))
-    assert ("x", ".*.dlami-part") == excludes_for(tmp_path, asked)
-    (tmp_path / sign).touch()
-
-    assert ("x", *CODE_EXCLUDES) == excludes_for(tmp_path, asked)
-    assert ("x", ".*.dlami-part") == excludes_for(tmp_path / sign, asked)
-
-
-def test_progress_is_told_of_the_slowest_host() -> None:
-    """With its rate and what is left; before anything has come neither is known."""
-    at = {CHAIN[0]: (75_000_000, 100_000_000), CHAIN[1]: (50_000_000, 100_000_000)}
-
-    assert " 50% of 100 MB on the slowest of 2 hosts, 5.0 MB/s, 10 s left" == progress_text(at, 10.0)
-    assert "  0% of 0 MB on the slowest of 1 host, 0.0 MB/s" == progress_text({CHAIN[0]: (0, 0)}, 0.0)
-
-
 def test_nothing_is_removed_that_was_not_agreed_on(capsys: pytest.CaptureFixture[str]) -> None:
     """The first five of each host are shown and all are counted; a no ends the copy."""
     names = [f"n{n}" for n in range(6)]
@@ -642,38 +376,6 @@ def test_nothing_is_removed_that_was_not_agreed_on(capsys: pytest.CaptureFixture
     with pytest.raises(ConfigError, match="nothing was copied and nothing removed"):
         task._with_deletions(job, planned, agree)
     assert job is task._with_deletions(job, Copied((outcome(2, plan={"surplus": []}),)), agree)
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_how_it_went_is_said_once_and_remembered(
-    here: Cluster, capsys: pytest.CaptureFixture[str], as_json: bool
-) -> None:
-    """In lines with a word on those that failed, or as JSON without; the exit code says whether all have it."""
-    host = here.hosts[0]
-    request = CopyRequest(src="", dst="", as_json=as_json)
-    copied = Copied((Outcome(host, "no room"),), (".git", ".venv", "venv", "a.pyc", "b.pyc", "c.pyc"))
-
-    assert 1 == task._report(here, request, copied)
-    said = capsys.readouterr()
-    assert ["localhost"] == list(last_failed(here) or ())
-    if as_json:
-        assert '"error": "no room"' in said.out
-        assert "" == said.err
-    else:
-        assert "localhost (1)  FAILED: no room\n" == said.out
-        assert [
-            "left out: .git, .venv, venv, a.pyc, b.pyc … (--everything takes them too)",
-            "1 of 1 host do not have it; those again: add --hosts @failed",
-        ] == said.err.splitlines()
-    assert 0 == task._report(here, request, Copied((Outcome(host, None),), (".git",)))
-    assert ("" if as_json else "left out: .git (--everything takes them too)\n") == capsys.readouterr().err
-
-
-def test_the_master_s_own_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """By its name, on stderr."""
-    task._trouble(task.StatusLine())(CHAIN[0], "no room")
-
-    assert "the master 127.0.0.1, which passes it on all the same: no room\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -701,14 +403,6 @@ def test_a_place_on_the_master_that_cannot_take_it_is_refused(folder: bool, ther
 
     assert found.startswith(says)
     assert bool(says) == bool(found)
-
-
-def test_a_link_to_a_folder_is_copied_as_a_link(tmp_path: Path) -> None:
-    """It is no folder of its own."""
-    (tmp_path / "link").symlink_to(tmp_path)
-    (tmp_path / "file").touch()
-
-    assert [True, False, False, False] == [is_folder(tmp_path / n) for n in ("", "link", "file", "none")]
 
 
 def fifo(path: Path) -> None:

@@ -90,17 +90,6 @@ def test_the_demo_of_mask_rcnn_shows_what_it_sees(small: str, tmp_path: Path) ->
     assert "the lab is taken down" in said and not labs.is_anything_left(small)
 
 
-@pytest.mark.parametrize(
-    ("images_per_s", "size", "epochs"),
-    [(1000, 64, 2.0), (80, 64, 2.0), (60, 64, 1.57), (40, 48, 1.87), (12, 32, 1.24), (1, 32, 1.0)],
-)
-def test_what_is_trained_fits_two_minutes(images_per_s: Any, size: Any, epochs: Any) -> None:
-    """A fast machine does all of it at full size; a slow one smaller images, and never too little to learn from."""
-    fit = demo.fitted(images_per_s)
-
-    assert (size, epochs) == (fit.image_size, pytest.approx(epochs, abs=0.005))
-
-
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 2), (7, 3), (64, 32)])
 def test_ranks_of_lab_hosts_share_the_machine_s_cores(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: int

@@ -43,16 +43,6 @@ def answers(reach: Reach, asked: Program, is_enough: Callable[[Dialogue, list[To
         return found, dialogue.nonsense(HERE) or dialogue.trouble(HERE)
 
 
-def test_every_question_has_its_answer() -> None:
-    """In their order, one at a time, with how long it took."""
-    asked = program("cluster.top.onhost.host", "/nowhere")
-    with Reach(CLUSTER) as reach:
-        found, trouble = answers(reach, asked, lambda _, found: len(found) == 5)
-
-    assert ("", [1, 2, 3, 4, 5]) == (trouble, [told.answer["question"] for told in found])
-    assert all(0 < told.took_s < LONG_S for told in found)
-
-
 @pytest.mark.parametrize(
     ("shell", "trouble"),
     [
@@ -150,12 +140,3 @@ def test_one_look_is_patient_with_what_comes_before_an_answer(
     seen = one_look(monkeypatch, tmp_path, f"{before}\n{REAL}")
 
     assert (Sight.SEEN, "") == (seen.sight, seen.why)
-
-
-def test_one_look_ends_when_a_host_failed_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is gone, and waiting longer would not bring it back."""
-    seen = one_look(monkeypatch, tmp_path, "echo x >>$(dirname $0)/starts; echo 'no such module' >&2; exit 3")
-
-    assert Sight.GONE is seen.sight
-    assert "no such module" in seen.why
-    assert 2 == len((tmp_path / "starts").read_text().split())

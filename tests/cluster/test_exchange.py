@@ -50,32 +50,6 @@ def asked(line: Exchange) -> bytes:
     return os.read(given.fd, 65536)
 
 
-def test_who_owes_an_answer_is_not_asked(line: Exchange, clock: Clock) -> None:
-    """Questions are numbered; each answer says how long it took."""
-    assert (True, False) == (line.ask([False]), line.ask([True]))
-    assert b"the program\n[1, false]\n" == asked(line)
-    clock.now += 2.5
-    assert [{"question": 1}] == line.heard(framed({"question": 1}))
-    assert 2.5 == line.answered()
-    assert line.ask([True, "x"])
-    assert b'[2, true, "x"]\n' == asked(line)
-    assert not Exchange(HERE, "python3", b"").ask([]), "it was not started"
-
-
-def test_pauses_grow_with_each_failure_until_it_is_heard(line: Exchange, clock: Clock) -> None:
-    """To half a minute and no more; then they begin anew."""
-
-    def pause(trouble: str) -> float:
-        line.fail(trouble)
-        return line.try_at - clock.now
-
-    assert [2, 4, 8, 16, 30, 30] == [pause("gone") for _ in range(6)]
-    assert ("gone", 6) == (line.trouble, line.failures)
-    line.answered()
-    assert ("", 0) == (line.trouble, line.failures)
-    assert [2, 4] == [pause("gone again") for _ in range(2)]
-
-
 def test_what_is_no_answer_is_said_after_a_while(line: Exchange, clock: Clock) -> None:
     """A greeting may come before a Python has started, so it is waited longer for the first answer than for others."""
     line.ask([])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
@@ -13,18 +13,6 @@ from cluster.hosts import Host, hostfile, parse_hostfile, read_hostfile, table
 from cluster.hostset import fold, names_in, select
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(10))
-
-
-def test_hostfile_keeps_the_order_and_the_reference_s_form() -> None:
-    """Comments and blank lines are skipped, the first host is the master, `localhost` is a host."""
-    text = "# ours\nlocalhost slots=8\n\n172.100.1.200 slots=8  # a worker\n172.48.3.124 slots=4\n"
-    hosts = parse_hostfile(text, "hosts")
-
-    assert [(0, "localhost", 8), (1, "172.100.1.200", 8), (2, "172.48.3.124", 4)] == [
-        (h.rank, h.address, h.slots) for h in hosts
-    ]
-    assert hosts[0].is_local
-    assert not hosts[1].is_local
 
 
 SPARED = parse_hostfile("a slots=2\n# spare c slots=2  # in rack 4\nb slots=2\n#spare d slots=4\n", "hosts")
@@ -261,10 +249,6 @@ NAMES = st.one_of(
     st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,12}[A-Za-z0-9])?", fullmatch=True),
 )
 NUMBERS = st.one_of(st.integers(-3, 5000).map(str), st.integers(1, 6000).map(lambda digits: "9" * digits))
-LINES = st.tuples(
-    st.one_of(NAMES, st.text(max_size=8)), st.sampled_from(["slots=", "slot=", ""]), NUMBERS | st.text(max_size=6)
-)
-HOSTFILES = st.text(max_size=200) | st.lists(LINES.map(lambda t: f"{t[0]} {t[1]}{t[2]}"), max_size=6).map("\n".join)
 TERMS = st.lists(
     st.one_of(
         st.text(alphabet="0123456789-/,!@[].an ", max_size=14),
@@ -275,19 +259,6 @@ TERMS = st.lists(
     ),
     max_size=4,
 ).map(",".join)
-
-
-@given(HOSTFILES)
-@example("0" * 26 + "\x1b" * 3 + "\U00012544" * 20)
-def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text: Any) -> None:
-    """Never another exception; what is read is written and read back the same; a refusal fits on a screen."""
-    try:
-        hosts = parse_hostfile(text, "hosts")
-    except ConfigError as e:
-        assert all(400 > len(line) for line in str(e).splitlines())
-        return
-
-    assert hosts == parse_hostfile(hostfile(hosts), "hosts")
 
 
 @given(TERMS)

@@ -21,13 +21,11 @@ from cluster.hostset import select
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.plan import HostsUnfit, planned_on_master
 from cluster.jobs.record import JobPaths
-from cluster.joining.members import hosts_of, in_hostfile
 from cluster.lab.record import Lab
 from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import HERE, a_job
-from tests.cluster.test_joining import a_host
-from tests.cluster.test_mpirun import exported, facts_of, mca, words_of
+from tests.cluster.test_mpirun import facts_of
 from tests.conftest import Inv, operator_of
 
 HOSTS = parse_hostfile("m slots=0\na slots=8\nb slots=8\n# spare c slots=8\n", "hosts")
@@ -130,15 +128,6 @@ def test_a_master_that_does_not_reach_itself_keeps_no_attempt_from_its_hosts(tmp
     assert 1 == planned_on_master(dataclasses.replace(job, is_shared=False), lacks, (HERE,), 1, 3).np
 
 
-def test_its_card_is_mpirun_s_and_not_the_ranks() -> None:
-    """A small instance calls its card otherwise: the daemons find it by its network, NCCL keeps to the ranks' own."""
-    facts = {h: facts_of() for h in HOSTS[1:3]} | {MASTER: facts_of(interface="eth7", network="10.0.9.0/24")}
-    words = words_of(plan_launch(HOSTS[:3], facts, master=MASTER))
-
-    assert "10.0.1.0/24,10.0.9.0/24" == mca(words)["oob_tcp_if_include"]
-    assert "ens5" == mca(words)["btl_tcp_if_include"] == exported(words)["NCCL_SOCKET_IFNAME"]
-
-
 def test_it_is_not_unfit_for_what_only_ranks_need() -> None:
     """Other packages, no GPUs or GPUs that nobody trains on; its copy of our own code must be theirs."""
     about = About(host=MASTER, shared="/efs")
@@ -166,15 +155,6 @@ def test_hosts_of_a_program_are_judged_with_all_their_slots() -> None:
     job = a_job("", "x", hosts=per_node, slots={h.address: h.slots for h in HOSTS})
     successor = Host(rank=2, address="d", slots=1)
     assert [8, 8, 0, 8] == [job.slots_of(h) for h in (*per_node, *on_master, successor)]
-
-
-def test_joining_again_keeps_it_as_it_is() -> None:
-    """Whoever wrote slots=0 into the leader's line meant it; a worker gets its GPUs."""
-    members = in_hostfile("m slots=0\na slots=2\n", "hosts")
-    seen = {"m": a_host("10.0.0.1", gpus=8), "a": a_host("10.0.0.2", gpus=8)}
-
-    assert [0, 2] == [h.slots for h in hosts_of(members, seen)]
-    assert [2, 8] == [h.slots for h in hosts_of([members[1], dataclasses.replace(members[0], slots=0)], seen)]
 
 
 @pytest.fixture

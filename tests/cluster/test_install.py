@@ -16,8 +16,6 @@ import pytest
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
 
-LOCK = (ROOT / "requirements.lock").read_text()
-
 
 def sourced(script: Any, tmp_path: Path) -> Any:
     """Lines of shell after the installer's functions, with the machine's policy file somewhere harmless."""
@@ -37,22 +35,6 @@ def test_a_package_can_start_its_daemon_again_after_an_installation_that_was_kil
 
     done = sourced("release_daemons", tmp_path)
     assert 0 == done.returncode and not policy.exists(), done.stderr
-
-
-def test_a_policy_that_the_machine_had_already_is_left_alone(tmp_path: Path) -> None:
-    """It is the administrator's."""
-    policy = tmp_path / "policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    sourced("hold_daemons; release_daemons", tmp_path)
-
-    assert "#!/bin/sh\nexit 101\n" == policy.read_text()
-
-
-def test_the_policy_is_gone_after_an_installation_that_failed(tmp_path: Path) -> None:
-    """However the script ends."""
-    sourced("hold_daemons; false", tmp_path)
-
-    assert not (tmp_path / "policy-rc.d").exists()
 
 
 def test_the_policy_of_an_installation_that_still_runs_stays(tmp_path: Path) -> None:
@@ -177,18 +159,6 @@ def test_what_an_installation_left_in_the_middle_of_a_package_is_whole_after_the
     assert [*checkout.glob(".venv/lib/*/site-packages/onnxruntime.py")]
 
 
-def test_no_folder_stays_of_a_promtool_that_cannot_be_had(checkout: Path) -> None:
-    """Each `make test` made one more."""
-    (checkout / "temporary").mkdir()
-    nowhere = {**os.environ, **apt_in(checkout / "apt"), "TMPDIR": str(checkout / "temporary"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [checkout / "scripts/install-promtool.sh"], env=nowhere, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-
-    assert 0 == done.returncode and "the test of metrics with promtool will be skipped" in done.stderr, done
-    assert [] == [*(checkout / "temporary").iterdir()]
-
-
 def test_every_package_is_locked_by_checksum() -> None:
     """`scripts/lock.py` wrote them; names, versions and checksums, nothing else."""
     done = subprocess.run([ROOT / "scripts/lock.py", "--check"], capture_output=True, text=True, timeout=PATIENCE_S)
@@ -288,18 +258,6 @@ def test_an_image_that_horovod_cannot_be_built_on_is_refused_before_pip(
     assert done.returncode and not (tmp_path / "venv").exists()
     assert said in done.stderr and bool(said) == ("run this again" in done.stderr), done.stderr
     assert "goes on\n" == with_wheels.stdout
-
-
-def test_another_cuda_is_another_wheel(tmp_path: Path) -> None:
-    """The cache of a file system outlives the image whose CUDA it was built with."""
-    begin = f"export DLAMI_CLUSTER_VARIANT=gpu; venv='{ROOT}/.venv'; lock='{ROOT}/requirements.lock'; cudas={tmp_path}"
-    build = f"{begin}; cache={tmp_path}/cache; builds={tmp_path}/builds; build_horovod() {{ false; }}; horovod_wheel"
-    for version in ("12.8", "12.9"):
-        (tmp_path / f"cuda-{version}/bin").mkdir(parents=True)
-        (tmp_path / f"cuda-{version}/bin/nvcc").touch(mode=0o755)
-        assert "Horovod did not build" in sourced(build, tmp_path).stderr
-
-    assert 2 == len(list((tmp_path / "cache").iterdir()))
 
 
 def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:

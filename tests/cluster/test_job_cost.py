@@ -1,7 +1,6 @@
 """What a job has cost so far: of hours and prices purely, by whom they are asked, and for how long they are believed."""
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -116,11 +115,3 @@ def test_what_aws_said_is_believed_for_ten_minutes(monkeypatch: pytest.MonkeyPat
 )  # fmt: skip
 def test_an_answer_that_is_none_is_no_bill(said: bytes) -> None:
     assert bill_in(said) is None
-
-
-def test_a_bill_is_read_as_it_was_told() -> None:
-    host = {"begins": "1970-01-01T01:00:00+00:00", "ends": "1970-01-01T02:00:00+00:00", "usd_per_hour": 2, "more": 1}
-
-    assert Bill((Paid(begins=HOUR, ends=2 * HOUR, usd_per_hour=2.0),)) == bill_in(
-        json.dumps({"hosts": [host]}).encode()
-    )

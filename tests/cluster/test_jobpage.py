@@ -25,18 +25,15 @@ from cluster.jobpage.compare import compared, differences_text, record, require_
 from cluster.jobpage.curves import MOST_BUCKETS, CurveBuckets
 from cluster.jobpage.facts import JobFacts, read_facts
 from cluster.jobpage.heat import COLOURS, picture
-from cluster.jobpage.host_facts import hosts_seen
 from cluster.jobpage.metrics import read_metrics
 from cluster.jobpage.page import MOST_BYTES, page
-from cluster.jobpage.rank_map import RankBuckets, stragglers
-from cluster.jobpage.settings import flags_of, settings
+from cluster.jobpage.rank_map import stragglers
+from cluster.jobpage.settings import settings
 from cluster.jobs import show, submit
-from cluster.jobs.lookup import view
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
 from tests.cluster.browser import browser
 from tests.cluster.made_job import PNG, SLOW_RANK, made_job, write_metrics
-from tests.typed_words import parsed
 
 HOSTILE = """</script></style></pre><script>alert(1)</script><img src=https://e.vil/x onerror=alert(1)>"' &amp; \u202e\x1b[31m"""
 VOID = {"meta", "img", "br", "rect", "line", "path"}
@@ -131,44 +128,6 @@ def test_the_straggler_is_named_with_its_host_and_drawn(job: JobPaths) -> None:
     assert re.search(r'scope="row">2</th><td>10\.0\.1\.11</td>', shown)
 
 
-def test_one_slow_rank_among_few_hides_behind_no_other_and_gaps_are_gaps() -> None:
-    """Columns without a record stay empty; ranks that came later have none before; a million seconds have few columns."""
-    buckets = RankBuckets(most=10)
-    for at, ranks in ((0.0, 2), (1e6, 3)):
-        buckets.add({"time": at, "rank_input_s": [0.0] * ranks, "rank_compute_s": [1.0] * ranks})
-    found = buckets.rank_map()
-    shares = found.shares()
-
-    assert 3 == found.ranks
-    assert found.columns <= 40
-    assert [None, None, None] == [row[1] for row in shares]
-    assert [True, True, False] == [row[0] is not None for row in shares]
-    assert [1.0, 1.0, 1.0] == pytest.approx([row[-1] for row in shares], rel=0.02)
-
-
-def test_a_record_counts_for_the_time_since_the_one_before() -> None:
-    """A column of a second with a record each five seconds is no hole; a minute between two attempts is one."""
-    buckets = RankBuckets()
-    for at in (0, 5, 10, 15, 75, 80):
-        slow = 3.0 if at in (10, 15) else 1.0
-        buckets.add({"time": 1e9 + at, "rank_input_s": [0.0] * 3, "rank_compute_s": [1.0, slow, 1.0]})
-    (row, *_) = [row for rank, row in enumerate(buckets.rank_map().shares()) if rank == 1]
-
-    assert [True] * 16 + [False] * 59 + [True] * 6 == [share is not None for share in row]
-    assert [False] * 6 + [True] * 10 == [share > 2 for share in row[:16]]
-    assert [1] == [s.rank for s in stragglers(buckets.rank_map())]
-
-
-def test_a_rank_that_is_slow_once_is_no_straggler() -> None:
-    """As trainers name one only that is slow twice in a row."""
-    buckets = RankBuckets()
-    for at in range(20):
-        slow = 5.0 if at in (3, 9, 15) else 1.0
-        buckets.add({"time": 1e9 + at, "rank_input_s": [0.0] * 3, "rank_compute_s": [1.0, slow, 1.0]})
-
-    assert () == stragglers(buckets.rank_map())
-
-
 def test_damaged_lines_and_what_is_no_number_are_counted_and_in_no_curve(tmp_path: Path) -> None:
     """Whatever stands in the file."""
     file = tmp_path / "metrics.jsonl"
@@ -199,30 +158,6 @@ def lines_of_many(paths: JobPaths, steps: int, ranks: int) -> None:
         file.writelines(
             f'{{"kind": "train", "step": {n}, "time": {1_760_000_000 + n}, {rough[n % 997]}\n' for n in range(steps)
         )
-
-
-def test_the_end_of_a_console_is_shown_from_its_first_byte(tmp_path: Path) -> None:
-    """Of a short log all of it; of a long one whole lines but for the first."""
-    paths = made_job(tmp_path, steps=1000)
-    console = Path(view(paths).status.log or paths.console(view(paths).status.attempt))
-    console.write_text("first\nlast\n")
-
-    assert ("first", "last") == read_facts(paths).tail
-
-
-def test_attempts_that_a_host_held_the_same_ranks_in_are_told_as_spans(tmp_path: Path) -> None:
-    """In the second of five another host had the last two ranks."""
-    paths = made_job(tmp_path, steps=1000, attempts=5)
-    found = view(paths)
-    first, second = found.attempts[:2]
-    other = dataclasses.replace(second, hosts=(second.hosts[0], "10.0.1.12"))
-    seen = hosts_seen(paths, dataclasses.replace(found, attempts=(first, other, *found.attempts[2:])))
-
-    assert {
-        "10.0.1.10": ("0-1 (attempt 1-5)",),
-        "10.0.1.11": ("2-3 (attempt 1, 3-5)",),
-        "10.0.1.12": ("2-3 (attempt 2)",),
-    } == {host.address: host.ranks for host in seen}
 
 
 def test_a_hundred_thousand_steps_fit_on_a_page(tmp_path: Path) -> None:
@@ -355,48 +290,6 @@ def test_every_part_is_there_in_its_order_and_says_what_it_is_of(job: JobPaths) 
     assert {} == {anchor: word for anchor, word in PARTS.items() if word not in Read(part(made, anchor)).text}
 
 
-def test_each_host_is_told_with_its_ranks_its_health_and_its_failures(job: JobPaths) -> None:
-    """Not looked at is not the same as nothing found."""
-    found = read_facts(job)
-    one, other = found.hosts
-    unfit = dataclasses.replace(
-        one, findings=("GPU 3 fell off the bus", "slow"), is_unfit=True, looked="09:00", failures=("lost at 08:59",)
-    )
-    told = part(
-        page(dataclasses.replace(found, hosts=(unfit, other, dataclasses.replace(other, looked="09:01")))), "hosts"
-    )
-
-    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", told)]
-    assert ["host", "ranks", "health, last look", "failures on record"] == rows[0]
-    assert [
-        ["10.0.1.10", "0-1 (attempt 1-2)", "unfit: GPU 3 fell off the bus; slow (09:00)", "lost at 08:59"],
-        ["10.0.1.11", "2-3 (attempt 1-2)", "not looked at", "none"],
-        ["10.0.1.11", "2-3 (attempt 1-2)", "nothing found (09:01)", "none"],
-    ] == rows[1:]
-
-
-def luminance(colour: str) -> float:
-    """WCAG 2's relative luminance."""
-    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-    r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-
-def test_text_stands_out_from_paper_in_both_themes() -> None:
-    """By 4.5 to 1 or more (WCAG 2, AA); lines of charts by 3 to 1."""
-    style = (Path(__file__).parents[2] / "cluster/jobpage/page.css").read_text()
-    themes = re.findall(r":root \{(.*?)\n\s*\}", style, re.S)[:2]
-    assert 2 == len(themes)
-    colours: dict[str, str] = {}
-    for theme in themes:
-        colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", theme))
-        for paper in ("paper", "soft"):
-            for name in ("ink", "quiet", "good", "bad", "link", *(f"c{n}" for n in range(1, 9))):
-                bright, dim = sorted((luminance(colours[name]), luminance(colours[paper])), reverse=True)
-                least = 3.0 if name.startswith("c") else 4.5
-                assert (bright + 0.05) / (dim + 0.05) >= least, (name, paper)
-
-
 def test_no_value_of_a_variable_that_was_given_is_on_the_page(job: JobPaths) -> None:
     """Nor in what the master answers, nor whom it tells."""
     found = read_facts(job)
@@ -404,28 +297,6 @@ def test_no_value_of_a_variable_that_was_given_is_on_the_page(job: JobPaths) -> 
     assert "hunter2" in job.job.read_text()
     assert "hunter2" not in json.dumps(found.to_json())
     assert "TOKEN=…" in Read(page(found)).text
-
-
-def test_a_job_of_which_nothing_is_known_yet_has_a_page(tmp_path: Path) -> None:
-    """No attempt, no metrics, no log: each part says so or is not there."""
-    paths = made_job(tmp_path)
-    paths.attempts.unlink()
-    paths.console(2).unlink()
-    read = Read(page(read_facts(paths)))
-
-    assert "tells nothing of the time that each rank takes" in read.text
-    assert "It succeeded." in read.text
-
-
-def test_the_cost_is_on_the_page_where_it_is_known(job: JobPaths) -> None:
-    """Of a cluster without a stack there is none."""
-    found = read_facts(job)
-    dear = dataclasses.replace(found, view=dataclasses.replace(found.view, usd=1234.5))
-
-    assert found.view.usd is None
-    assert "USD" not in Read(page(found)).text
-    assert "1,234.50 USD for the hours" in Read(page(dear)).text
-    assert dear == JobFacts.from_json(json.loads(json.dumps(dear.to_json())))
 
 
 def test_a_job_of_a_trainer_keeps_how_its_code_differs_from_its_revision(
@@ -492,36 +363,6 @@ def test_compare_tells_programs_by_their_own_code(tmp_path: Path) -> None:
     for text in (Read(page(found[1])).text, show.one(found[1].view)):
         assert codes[1] in text
         assert "dlami-cluster unknown" in text
-
-
-def test_compare_tells_trainers_by_how_their_code_differs_from_one_revision(tmp_path: Path) -> None:
-    """Two states of one dirty checkout are two."""
-    found = []
-    for n in (1, 2):
-        paths = made_job(tmp_path, name=f"20251009-08532{n}-resnet50-ab12", steps=100)
-        (paths.folder / "code.diff").write_text(f"+lr = {n}\n")
-        found.append(read_facts(paths))
-
-    ((name, values),) = settings(found)
-    assert "code's difference" == name
-    assert all(value.endswith(", 8 bytes") for value in values)
-
-
-def test_flags_are_read_as_they_are_written() -> None:
-    """With a blank or a sign, without a value, several values, twice."""
-    words = ["m", "--a=1", "--b", "2", "3", "--c", "--a", "4", "--job-dir", "x"]
-
-    assert {"command": "m", "--a": "1 4", "--b": "2 3", "--c": "given"} == flags_of(words)
-
-
-@pytest.mark.parametrize(
-    "words", [["jobs.compare", "a", "b", "--json", "c"], ["jobs.compare", "--out", "x", "a", "b", "c"]]
-)
-def test_every_further_word_of_compare_is_a_job(words: list[str]) -> None:
-    """As many as there are."""
-    (task,) = parsed(words)
-
-    assert ["a", "b", "c"] == task.args["job"].value
 
 
 def test_a_browser_opens_it_without_a_request_and_zooms(job: JobPaths, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import pwd
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,9 @@ from cluster.joining.files import request_of, targets
 from cluster.joining.gather import Gathered, JoinRequest
 from cluster.joining.join import Joined, access_from_here, ssh_config
 from cluster.joining.keys import HostKey
-from cluster.joining.members import HostSeen, Member, hosts_of, in_hostfile, named, with_new_members
+from cluster.joining.members import HostSeen, Member, hosts_of, named, with_new_members
 from cluster.joining.onhost import member, nfs, own_folders
-from cluster.joining.trust import NotTheHost, Proof, Shown, judged
-from cluster.ssh.program import program
+from cluster.joining.trust import Proof, Shown
 from tests.conftest import PATIENCE_S
 
 
@@ -86,19 +84,6 @@ def test_no_console_makes_a_stranger_s_key_believed(noise: str, cut: int) -> Non
     assert fingerprints_in(noise + text[:cut] + noise) <= {A.fingerprint}
 
 
-def test_who_vouches_for_a_key() -> None:
-    """The console before what this machine knows, both before a person; of several keys only those vouched for."""
-    prints = {k.fingerprint for k in (A,)}
-
-    assert ((A,), Proof.CONSOLE) == proof(judged("h", [A, RSA], [B], prints))
-    assert ((RSA,), Proof.KNOWN) == proof(judged("h", [A, RSA], [RSA, B], ()))
-    assert ((A,), Proof.NOBODY) == proof(judged("h", [A, RSA], (), ()))
-    with pytest.raises(NotTheHost, match="its EC2 console has another: do not log in"):
-        judged("h", [B], [B], prints)
-    with pytest.raises(NotTheHost, match="ssh-keygen -R h -f /its/file"):
-        judged("h", [A], [B], (), "/its/file")
-
-
 def test_a_host_is_known_by_its_hashed_name_and_port(tmp_path: Path) -> None:
     """As Debian's ssh writes it; a revoked key is none."""
     file = tmp_path / "known_hosts"
@@ -106,22 +91,6 @@ def test_a_host_is_known_by_its_hashed_name_and_port(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True, timeout=PATIENCE_S)
 
     assert ({A}, {B}, set()) == tuple(keys.known_in(file, a, p) for a, p in (("h", 22), ("h", 2222), ("x", 22)))
-
-
-def proof(shown: object) -> tuple[object, object]:
-    """The part of it that matters here."""
-    return shown.keys, shown.proof  # type: ignore[attr-defined]
-
-
-def test_the_tutorials_hosts_file_has_its_leader_last() -> None:
-    """`localhost` is the leader on whatever line; the others stay in their order, bad lines are named."""
-    text = "172.100.1.200 slots=8\n   172.200.8.99 slots=8\n# spare 172.48.3.125 slots=8\n   localhost slots=4\n"
-
-    assert [("localhost", 4), ("172.100.1.200", 8), ("172.200.8.99", 8), ("172.48.3.125", 8)] == [
-        (m.address, m.slots) for m in in_hostfile(text, "hosts")
-    ]
-    with pytest.raises(ConfigError, match="hosts:2: expected"):
-        in_hostfile("a slots=1\nb 8\n", "hosts")
 
 
 def test_hosts_come_to_those_that_are_there() -> None:
@@ -264,14 +233,6 @@ def test_a_host_is_made_part_and_the_same_again_changes_nothing(
     assert {"plain", "plain.pub", "plain.known_hosts", "plain.conf"} == {
         p.name for p in (ssh / "dlami-cluster").iterdir()
     }
-
-
-def test_the_key_is_in_no_list_of_processes() -> None:
-    """It goes to each host inside of SSH, on the stdin of what runs there."""
-    sent = program("cluster.joining.onhost.member", "join", "plain", "the private key", "public", "known", "config")
-
-    assert "private" not in sent.command()
-    assert b"the private key" in zlib.decompress(sent.stdin.partition(b"\n")[2])
 
 
 def test_any_number_of_hosts_are_words_of_the_task() -> None:

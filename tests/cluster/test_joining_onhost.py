@@ -38,36 +38,6 @@ def test_a_host_counts_its_gpus(host: Any, smi: str, gpus: int) -> None:
     assert gpus == look.look("/none")["gpus"]
 
 
-@pytest.mark.parametrize(
-    ("connection", "address"), [("1.1.1.1 5 10.0.0.1 22", "10.0.0.1"), ("1.1.1.1 5", ""), ("", "")]
-)
-def test_a_host_says_at_which_address_it_was_reached(
-    host: Any, monkeypatch: pytest.MonkeyPatch, connection: str, address: str
-) -> None:
-    """As ssh tells it; nothing where ssh is not how one came."""
-    monkeypatch.setenv("SSH_CONNECTION", connection)
-    assert address == look.look("/none")["address"]
-
-
-def test_a_host_says_whether_the_project_and_its_environment_are_there(host: Any, tmp_path: Path) -> None:
-    """In the user's home, if that is meant; a Python that cannot be run is none."""
-
-    def told() -> tuple[bool, bool]:
-        said = look.look("~/p")
-        return said["has_project"], said["has_runtime"]
-
-    python = tmp_path / "home/p/.venv/bin/python"
-    assert (False, False) == told()
-    python.parent.mkdir(parents=True)
-    python.touch(mode=0o644)
-    (tmp_path / "home/p/tasks.py").touch()
-    if os.geteuid():
-        assert (True, False) == told()
-    python.chmod(0o755)
-    assert (True, True) == told()
-    assert str(tmp_path / "home") == look.look("~/p")["home"]
-
-
 @pytest.mark.parametrize(("sudo", "may"), [("exit 0", True), ("exit 1", False), ("", False), ("exec sleep 60", False)])
 def test_who_may_be_root_is_root_or_is_let_by_sudo(
     host: Any, monkeypatch: pytest.MonkeyPatch, sudo: str, may: bool
@@ -144,17 +114,6 @@ def test_what_is_missing_is_installed_from_the_distribution(host: Any, programs:
     with pytest.raises(nfs.Failed) as error:
         nfs._needs("exportfs")
     assert str(error.value).endswith(why)
-
-
-def test_a_command_s_own_words_say_why_it_failed(host: Any) -> None:
-    """Its last line; one that takes too long or is not there is said."""
-    host(good="echo said", bad="echo first >&2; echo last >&2; exit 1", slow="exec sleep 60")
-    assert "said\n" == nfs._said("good", timeout_s=10)
-    for words, timeout_s, why in (
-        ("bad", 10, "bad: first ... last"), ("slow", 0.05, "slow did not end within 0.05 s"), ("none", 10, "none: No such file or directory"),
-    ):  # fmt: skip
-        with pytest.raises(nfs.Failed, match=f"^{why}$"):
-            nfs._said(words, timeout_s=timeout_s)
 
 
 def test_what_an_unmountable_folder_is_is_said_in_an_answer(

@@ -5,22 +5,20 @@ import dataclasses
 import hashlib
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from botocore.exceptions import ClientError
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access, Cluster
-from cluster.joining import files, gather, join, keys, share
-from cluster.joining.console import Consoles, _console, _instances
+from cluster.inventory import Access, Cluster
+from cluster.joining import gather, join, keys, share
+from cluster.joining.console import Consoles
 from cluster.joining.files import request_of, targets
 from cluster.joining.gather import Gathered, JoinRequest
 from cluster.joining.join import Joined
 from cluster.joining.keys import HostKey, key_in, known_as
-from cluster.joining.members import HostSeen, Member, hosts_of, in_hostfile, named, seen, with_new_members
+from cluster.joining.members import HostSeen, Member, hosts_of, named
 from cluster.joining.onhost import look as joining_look
 from cluster.joining.trust import NotTheHost, Proof, Shown
 from cluster.ssh.fanout import Reach
@@ -78,40 +76,6 @@ def test_an_address_is_what_one_can_log_in_to(word: str, is_one: bool) -> None:
         assert named([word])
     except ConfigError as e:
         assert not is_one, e
-
-
-@pytest.mark.parametrize(
-    ("old", "slots", "becomes"),
-    [(None, None, None), (None, 4, 4), (2, None, 2), (2, 4, 4), (0, 4, 0), (0, None, 0), (None, 0, 0), (2, 0, 0)],
-)
-def test_a_host_that_is_named_again_has_the_slots_it_is_given(
-    old: int | None, slots: int | None, becomes: int | None
-) -> None:
-    """One that does not train stays so, and a spare is one; all else of those that are there stays."""
-    there = [Member(address="x", slots=7), Member(address="y", slots=old, is_spare=True)]
-    one, other = with_new_members(there, ["y"], slots)
-    assert (("x", 7, False), ("y", becomes, True)) == tuple((m.address, m.slots, m.is_spare) for m in (one, other))
-    new = with_new_members(there, ["z"], slots)[-1]
-    assert ("z", slots, False) == (new.address, new.slots, new.is_spare)
-
-
-def test_the_leader_is_this_machine_or_the_first() -> None:
-    """In a hostfile on whatever line; its name may be any of those that mean this machine."""
-    assert ["b", "a"] == [m.address for m in with_new_members([Member(address="b")], ["a"], None)]
-    assert ["127.0.0.1", "b", "a"] == [m.address for m in with_new_members([], ["b", "127.0.0.1", "a"], None)]
-    found = in_hostfile("# x\n\na slots=1\nlocalhost slots=0\n", "hosts")
-    assert [("localhost", 0), ("a", 1)] == [(m.address, m.slots) for m in found]
-
-
-def test_a_host_says_what_it_is() -> None:
-    """Its own address, or that at which it was reached."""
-    said = {
-        "address": "", "user": "u", "home": "/h", "gpus": "8", "may_be_root": 0, "has_project": 1, "has_runtime": False,
-    }  # fmt: skip
-    assert HostSeen(
-        address="f", user="u", home="/h", gpus=8, may_be_root=False, has_project=True, has_runtime=False
-    ) == seen(said, "f")
-    assert "own" == seen({**said, "address": "own"}, "f").address
 
 
 def test_gpus_that_cannot_be_counted_are_not_taken_for_one_slot() -> None:
@@ -174,33 +138,6 @@ def asked(folder: Path, **more: Any) -> JoinRequest:
     return request_of(folder, ("a",), **{**usual, **more})
 
 
-def test_what_is_asked_for_is_completed_by_what_the_folder_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was typed goes before what is written; the cluster's own key is no operator's key."""
-    folder = tmp_path / "my-own"
-    folder.mkdir()
-    plain = asked(folder)
-    assert ("my-own", None, "", str(ROOT)) == (plain.name, plain.slots, plain.shared, plain.project)
-    assert Access() == plain.access
-    assert (("a",), 3) == (plain.words, asked(folder, slots=3).slots)
-    monkeypatch.setattr(files, "IS_CHECKOUT", False)
-    assert "~/dlami-cluster" == asked(folder).project
-    (folder / "cluster.toml").write_text(
-        'name = "other"\nshared = "/efs"\nproject = "/opt/p"\n[ssh]\nuser = "u"\nport = 23\nkey = "/k"\n'
-    )
-    assert ("other", "/efs", "/opt/p", Access(user="u", port=23, key=Path("/k"))) == (
-        (told := asked(folder)).name, told.shared, told.project, told.access
-    )  # fmt: skip
-    typed = asked(folder, name="n", shared="/x", access=Access(user="v", port=24, key=Path("/l")))
-    assert ("n", "/x", Access(user="v", port=24, key=Path("/l"))) == (typed.name, typed.shared, typed.access)
-    (folder / "cluster.toml").write_text(
-        'shared = "/home/u/jobs"\nshared_by = "master"\n[ssh]\nkey = "/home/u/.ssh/dlami-cluster/n"\n'
-    )
-    assert ("", None) == (asked(folder).shared, asked(folder).access.key)
-    assert asked(folder, shared="/efs", nfs=True).nfs
-
-
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -233,27 +170,6 @@ def test_a_joined_cluster_s_file_says_how_it_is_reached(tmp_path: Path) -> None:
         False,
         True,
     )
-
-
-def test_what_comes_next_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hosts lack, by name, and what one has to know of a folder that nobody shares."""
-    told = {A: a_host("10.0.0.1", has_project=False), B: a_host("10.0.0.2", has_runtime=False)}
-    joined = Joined(cluster=a_cluster(A, B, access=Access(gateway="g")), seen=told, known_hosts="")
-    assert [
-        "no folder is shared: jobs, records and checkpoints are in /home/u/jobs on the leader alone",
-        "the project is not yet on 10.0.0.1: inv sync",
-        "its environment is not yet on 10.0.0.2: inv setup",
-        "next: inv health",
-    ] == joined.advice()
-    record = joined.record()
-    assert ("plain", "/home/u/jobs", False, "/p", "g") == tuple(
-        record[n] for n in ("name", "shared", "is_shared", "project", "gateway")
-    )
-    assert ("10.0.0.2", 1, "ubuntu", False) == tuple(
-        record["hosts"][1][n] for n in ("address", "rank", "user", "has_runtime")
-    )
-    ready = Joined(cluster=a_cluster(A, is_shared=True), seen={A: a_host("10.0.0.1")}, known_hosts="")
-    assert (["next: inv health"], "") == (ready.advice(), ready.record()["gateway"])
 
 
 def test_hosts_are_logged_in_to_as_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,17 +248,6 @@ def test_the_folder_of_jobs_is_shared_served_or_the_leader_s_own(
             join._share(ReachHere(tmp_path, {"10.0.0.1": "full"}), a_request(), hosts, hosts, master, said.append)
 
 
-def test_a_folder_that_is_not_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single host has it whatever it is."""
-    reach = cast("Reach", None)
-    monkeypatch.setattr(share, "is_shared", lambda *_: False)
-    share.check_shared(reach, [A], "/efs")
-    with pytest.raises(ConfigError, match="/efs is not one folder that all 2 hosts write"):
-        share.check_shared(reach, [A, B], "/efs")
-    monkeypatch.setattr(share, "is_shared", lambda *_: True)
-    share.check_shared(reach, [A, B], "/efs")
-
-
 def test_a_folder_is_served_once_all_others_could_mount_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each host that cannot is named with why, and equal ones together."""
     reach, good = cast("Reach", None), {"failed": ""}
@@ -412,23 +317,6 @@ def test_each_host_s_key_is_believed_for_what_vouches_for_it(gathers: Any, tmp_p
     assert f"'ssh-keygen -R b -f {tmp_path}/known_hosts'" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("hostfile", "words", "members"),
-    [
-        ("", ("a",), ["a"]), ("a slots=1\nb slots=1\n", (), ["a", "b"]), ("a slots=1\n", ("b",), ["b"]),
-        ("me slots=1\na slots=1\n", ("b",), ["localhost", "a", "b"]), ("a slots=1\n", ("me", "b"), ["localhost", "a", "b"]),
-    ],
-)  # fmt: skip
-def test_on_the_leader_hosts_come_to_those_that_are_there(
-    gathers: Any, tmp_path: Path, hostfile: str, words: tuple[str, ...], members: list[str]
-) -> None:
-    """Elsewhere those that are named are the cluster, or those of its hostfile where none is."""
-    if hostfile:
-        (tmp_path / "hosts").write_text(hostfile)
-    shown = {a: [KEY] for a in ("localhost", "a", "b")}
-    assert members == [m.address for m in gathers(words, shown, {}, {}).members]
-
-
 def test_a_key_in_a_line_is_one_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its kind and whole; a port of its own is part of a host's name."""
     assert key_in(f"h {KEY} comment") == KEY
@@ -452,68 +340,6 @@ def test_a_scan_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch, error: E
     monkeypatch.setattr(subprocess, "run", fails)
     with pytest.raises(ClusterError, match=says):
         keys.collected(["a", "b"], 22)
-
-
-class Ec2:
-    """An account's instances by page, and their consoles."""
-
-    def __init__(self, error: str = "") -> None:
-        self.error, self.asked = error, 0
-
-    def get_paginator(self, _: str) -> Any:
-        return SimpleNamespace(paginate=self._pages)
-
-    def _pages(self, **given: Any) -> Any:
-        (one,) = given["Filters"]
-        self.asked = max(self.asked, len(one["Values"]))
-        own = {
-            "PrivateIpAddress": "10.0.0.1",
-            "PublicIpAddress": "1.1.1.1",
-            "InstanceId": "i-1",
-            "State": {"Name": "running"},
-        }
-        gone = {**own, "PrivateIpAddress": "10.0.0.2", "InstanceId": "i-2", "State": {"Name": "terminated"}}
-        far = {**own, "PrivateIpAddress": "10.9.9.9", "PublicIpAddress": "9.9.9.9", "InstanceId": "i-9"}
-        return [{"Reservations": [{"Instances": [own, gone]}, {"Instances": [far]}]}]
-
-    def get_console_output(self, **given: Any) -> Any:
-        if self.error and "Latest" in given:
-            raise ClientError({"Error": {"Code": self.error}}, "GetConsoleOutput")
-        return {"Output": f"{given['InstanceId']} {given.get('Latest')}"} if given["InstanceId"] == "i-1" else {}
-
-
-def test_an_instance_is_known_by_either_address() -> None:
-    """Only one that runs, and that was asked for; two hundred addresses are asked for at once."""
-    assert {"10.0.0.1": "i-1", "1.1.1.1": "i-1"} == _instances(Ec2(), ["10.0.0.1", "10.0.0.2", "1.1.1.1"])
-    many = Ec2()
-    assert {"10.0.0.1": "i-1"} == _instances(many, [*(f"h{n}" for n in range(450)), "10.0.0.1"])
-    assert 200 == many.asked
-    assert ("i-1 True", "") == (_console(Ec2(), "i-1"), _console(Ec2(), "i-2"))
-    assert "i-1 None" == _console(Ec2("UnsupportedOperation"), "i-1")
-    with pytest.raises(ClientError):
-        _console(Ec2("UnauthorizedOperation"), "i-1")
-
-
-def test_hosts_are_behind_their_leader_where_one_has_another_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that leads to a host's own address is as good as that."""
-    monkeypatch.setattr(join, "_resolved", lambda a: {"n1": "10.0.0.1"}.get(a, a))
-    for second, gateway in (("10.0.0.2", None), ("5.5.5.5", "n1")):
-        members = (Member(address="n1"), Member(address=second))
-        gathered = Gathered(members=members, shown={}, consoles=Consoles(fingerprints={}))
-        access = join.access_from_here(a_request(), gathered, [A, B], a_host("10.0.0.1"), tmp_path)
-        assert gateway == access.gateway
-    assert "127.0.0.1" == join._own_address("127.0.0.1")
-
-
-def test_a_host_s_own_ssh_finds_the_others() -> None:
-    """As the user, by the port, with the cluster's key and the keys that it knows."""
-    assert (
-        "# how the hosts of plain reach each other, written by inv hosts.join\nHost 10.0.0.1 10.0.0.2\n    User u\n"
-        "    Port 23\n    IdentityFile ~/.ssh/dlami-cluster/plain\n"
-        "    UserKnownHostsFile ~/.ssh/dlami-cluster/plain.known_hosts ~/.ssh/known_hosts\n"
-    ) == join.ssh_config("plain", [A, B], "u", 23)
 
 
 def test_a_cluster_is_joined_of_what_hosts_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

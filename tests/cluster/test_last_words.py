@@ -98,14 +98,6 @@ def test_a_torchrun_s_end_is_its_worker_s(before: Any, code: Any, kind: Any, tex
     )  # fmt: skip
 
 
-def test_the_words_of_another_worker_are_not_those_of_the_one_that_failed() -> None:
-    """PyTorch says whose they are."""
-    of_two = KEY.replace("\n", "\n[rank1]: ").strip() + "\n[rank0]: KeyboardInterrupt\n"
-    assert "worker 1 exited 1: KeyError: 'x'" in cause(of_two + torchrun(1)).text
-    killed = cause(f"[rank0]: {GLOO}\n" + torchrun(-9)).text
-    assert killed.endswith("worker 1 was ended by signal 9 (SIGKILL)")
-
-
 def test_who_lost_another_is_not_who_failed() -> None:
     """The torchrun that is first to go may only have lost the other one's worker, or the GPU of another rank."""
     lost = GLOO + "\n" + torchrun(1)
@@ -146,12 +138,6 @@ def test_what_a_rank_says_tells_whose_end_it_is(said: Any, kind: Any, text: Any)
     found = cause("", said, first=1)
     assert (kind, 1, "10.0.0.2") == (found.kind, found.rank, found.host)
     assert text in found.text and "destroy_process_group" not in found.text
-
-
-def test_a_process_that_is_alone_has_lost_no_other() -> None:
-    """Below a torchrun there are others."""
-    assert Ending.PROGRAM is cause(GLOO, is_alone=True).kind
-    assert Ending.RANK_SIGNAL is cause(GLOO + "\n" + torchrun(1), is_alone=True).kind
 
 
 def test_a_gpu_s_fault_is_one_where_its_library_aborts_too() -> None:

@@ -18,7 +18,6 @@ from cluster.jobpage.metrics import Measured
 from cluster.jobs import live_curves
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.terminal_chart import Point, drawn
 from tests.cluster.jobs_here import a_job
 from tests.conftest import PATIENCE_S
 
@@ -32,25 +31,6 @@ def curve(kind: str, name: str, values: Any) -> Any:
     for step, value in enumerate(values):
         buckets.add(step, value)
     return buckets.curve(kind, name)
-
-
-def test_a_curve_falls_from_the_upper_left_to_the_lower_right() -> None:
-    """Without gaps; in plain signs too."""
-    points = [Point(0, 4.0), Point(3, 1.0)]
-
-    assert ["*   ", " *  ", "  * ", "   *"] == drawn(points, 4, 4, plain=True)
-    assert ["⠑⢄"] == drawn(points, 2, 1)
-
-
-@pytest.mark.parametrize(
-    "points", [[], [Point(5, 1.0)], [Point(0, 2.0), Point(1, 2.0)], [Point(3, 1.0), Point(3, 2.0)]]
-)
-def test_a_curve_of_nothing_or_of_one_value_is_drawn(points: Any) -> None:
-    """In its room, whatever it is."""
-    lines = drawn(points, 6, 3)
-
-    assert [6, 6, 6] == [len(line) for line in lines]
-    assert bool(points) == bool("".join(lines).strip())
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(100, 40), (80, 24), (40, 10), (20, 5)])

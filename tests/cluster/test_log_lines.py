@@ -1,6 +1,5 @@
 """`jobs.logs`: which lines are shown, of which attempts, and what very long lines cost."""
 
-import json
 import os
 import time
 import tracemalloc
@@ -203,12 +202,6 @@ def test_lines_of_10_mb_over_ten_attempts_take_little_memory(
     assert max(map(len, said)) < LONGEST + 100
 
 
-def test_a_rank_that_is_not_there_is_refused(long_lines: JobPaths) -> None:
-    """With how many there are."""
-    with pytest.raises(ConfigError, match="a has 4 ranks, counted from 0: there is no rank 4"):
-        follow.console(long_lines, follow=False, rank=4)
-
-
 def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it has grown, and not more often than is worth it."""
     paths = on_record(tmp_path, "a")
@@ -228,36 +221,11 @@ def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkey
     assert [0, 1, 3] == [position_at(paths, 1, since) for since in (999.0, 1010.0, 2000.0)]
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("", None), ("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1d", 86400.0)]
-)
-def test_how_long_ago(text: str, seconds: Any) -> None:
-    """As a person says it."""
-    assert seconds == ago(text, "--since")
-
-
 @pytest.mark.parametrize("text", ["10", "m", "1w", "-1m", "1.5h", "٣m"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     """With what one looks like."""
     with pytest.raises(ConfigError, match="expected a time as 90s, 10m, 2h or 1d"):
         ago(text, "--since")
-
-
-def test_a_score_is_found_among_the_lines_of_steps(tmp_path: Path) -> None:
-    """The newest evaluation's, also when many lines of steps came after it; the epoch is the last line's."""
-    from cluster.jobs.lookup import view_all
-    from cluster.jobs.record import Records, read_job
-    from cluster.jobs.status import read_status
-
-    paths = on_record(tmp_path, "a")
-    rows = [{"kind": "eval", "step": s, "time": 1000.0, "epoch": 1.0, "top1": 60.0 + s} for s in (0, 1)]
-    rows += [{"kind": "train", "step": s, "time": 1000.0 + s, "epoch": s / 10} for s in range(1, 40)]
-    paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    records = Records(jobs=((read_job(paths), read_status(paths)),), damaged=())
-    progress = view_all(tmp_path, records)[0][0].progress
-
-    assert progress
-    assert ("top1", 61.0, 3.9) == (progress.score_name, progress.score, progress.epoch)
 
 
 def test_mpirun_s_own_verdicts_are_not_shown() -> None:

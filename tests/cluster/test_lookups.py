@@ -1,23 +1,16 @@
 """Small answers about jobs and ways in, at their borders: which job is meant, whether it trains, what a mode may do."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from cluster.clusterfile.access import check_mode
-from cluster.clusterfile.checks import FieldError
 from cluster.errors import ConfigError
-from cluster.health.smi import text
 from cluster.inventory import load_cluster
-from cluster.jobs import lookup, sweep
+from cluster.jobs import lookup
 from cluster.jobs.lookup import find
-from cluster.jobs.record import JobView, jobs_folder
-from cluster.jobs.show import trains
-from cluster.jobs.state import JobState
-from cluster.ssh.failure import Reason
-from cluster.top.reading import _count, _gpus, _maybe, _number
+from cluster.jobs.record import jobs_folder
+from cluster.top.reading import _count, _maybe, _number
 
 
 @pytest.fixture
@@ -29,14 +22,6 @@ def jobs(tmp_path: Path) -> Path:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "empty").mkdir()
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("which", "name"), [("1-a", "1-a"), ("1-ab", "1-ab"), ("ab", "1-ab"), ("c", "2-c"), ("2-", "2-c")]
-)
-def test_a_job_is_found_by_its_id_or_by_a_part_of_it(jobs: Path, which: str, name: str) -> None:
-    """The whole id of one may be a part of another's."""
-    assert name == find(jobs, which).folder.name
 
 
 @pytest.mark.parametrize(
@@ -76,27 +61,6 @@ def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
     assert Path("/efs/jobs") == jobs_folder("/efs")
 
 
-@pytest.mark.parametrize("state", list(JobState))
-def test_a_job_trains_while_it_goes_on_and_does_not_wait_for_its_turn(state: JobState) -> None:
-    """One that heals does, too."""
-    going = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.HEALING)
-    assert (state in going) is trains(cast("JobView", SimpleNamespace(state=state)))
-
-
-@pytest.mark.parametrize(
-    ("mode", "port", "is_one"),
-    [("ssh", 22, True), ("ssm", 23, True), ("eic", 22, True), ("eic", 23, False), ("vpn", 22, False)],
-)
-def test_an_instance_connect_endpoint_leads_to_port_22_alone(mode: str, port: int, is_one: bool) -> None:
-    """The other ways lead to any; there are three."""
-    if is_one:
-        check_mode(mode, port)
-        check_mode(mode)
-    else:
-        with pytest.raises(FieldError):
-            check_mode(mode, port)
-
-
 GATEWAY = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access]\nmode = "{}"\n{}'
 
 
@@ -119,46 +83,6 @@ def test_a_key_is_lent_where_the_nodes_have_none_of_the_operators(
     tunnel = load_cluster(str(tmp_path)).access.tunnel
     assert tunnel
     assert (mode, "us-east-1", lends_key) == (tunnel.mode, tunnel.region, tunnel.lends_key)
-
-
-@pytest.mark.parametrize(
-    ("pods", "reason", "is_gone"),
-    [
-        (True, Reason.UNKNOWN_NAME, True),
-        (True, Reason.REFUSED, True),
-        (True, Reason.NO_ROUTE, True),
-        (True, Reason.BROKE_OFF, False),
-        (True, None, False),
-        (False, Reason.REFUSED, False),
-    ],
-)
-def test_a_pod_that_has_no_sshd_any_more_runs_nothing(
-    pods: bool, reason: Reason | None, is_gone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host may still, and so may a pod whose connection broke."""
-    monkeypatch.setattr(sweep, "are_pods", lambda: pods)
-    failure = SimpleNamespace(reason=reason) if reason else None
-    assert is_gone is sweep._is_gone(cast("Any", SimpleNamespace(failure=failure)))
-
-
-def test_a_gpu_s_field_that_is_missing_is_none() -> None:
-    """So is an empty one; spaces around it are not its own."""
-    found = {"a": " 5 ", "b": "", "c": None}
-    element = cast("Any", SimpleNamespace(findtext=found.get))
-    assert ("5", None, None) == (text(element, "a"), text(element, "b"), text(element, "c"))
-
-
-def told(lines: list[str], age_s: float | None = 0.0, error: str = "") -> dict[str, Any]:
-    return {"lines": lines, "age_s": age_s, "error": error}
-
-
-def test_what_is_wrong_with_the_gpus_tool_is_said_first_things_first() -> None:
-    """Its own error, then its silence, then a line that is none."""
-    assert ((), "") == _gpus(None) == _gpus(told([])) == _gpus(told([], None))
-    assert "no driver" == _gpus(told(["none"], 999.0, "no driver"))[1]
-    assert "nvidia-smi is silent for 999 s" == _gpus(told(["none"], 999.0))[1]
-    assert "nvidia-smi says 'none'" == _gpus(told(["none", "nothing"]))[1]
-    assert 120 == len(_gpus(told([], error="x" * 200))[1])
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,8 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.packages import __main__ as packages_verbs
 from cluster.packages import keep
-from cluster.packages.client import NotReady, Packages
-from cluster.packages.conda import _variables, changes
+from cluster.packages.client import Packages
 from cluster.packages.interpreter import Interpreter, Kind, Wanted
-from cluster.packages.missing import sentence
 from cluster.packages.ready import Ready
 from cluster.packages.recipe import Recipe
 from cluster.ssh.fanout import Reach
@@ -82,16 +80,6 @@ def served(pages: Path) -> Iterator[Service]:
         paths.ready.write_text(json.dumps(dataclasses.asdict(made)))
         yield dataclasses.replace(made, folder=str(paths.folder))
         process.kill()
-
-
-def test_a_page_serves_if_it_answers_with_itself_or_a_way_in(served: Service) -> None:
-    """An error is no page, nor is nobody."""
-    said = {n: verbs._serves(dataclasses.replace(served, path=f"/{n}")) for n in (200, 302, 401, 404, 500)}
-    assert {200: True, 302: True, 401: True, 404: False, 500: False} == said
-    assert not verbs._serves(dataclasses.replace(served, port=1))
-    paths = ServicePaths(Path(served.folder))
-    alive = SimpleNamespace(poll=lambda: None)
-    assert served.id == verbs._once_it_serves(paths, alive).id
 
 
 def test_a_page_that_never_serves_has_its_last_words(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,24 +181,6 @@ def test_a_kept_page_says_where_it_is(pages: Path) -> None:
     )
     assert 0o600 == 0o777 & paths.ready.stat().st_mode
     assert ("", "") == keeper._served_by_tls(WantedPage(kind="jupyter", shared=""), paths, page)
-
-
-def test_a_user_has_notebooks_of_his_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the shared folder below his number, else at home; one that he has changed stays as it is."""
-    own = jupyter_page.notebooks(WantedPage(kind="jupyter", shared=str(tmp_path)))
-    assert tmp_path / f"notebooks/{os.getuid()}" == own
-    assert set(jupyter_page.NOTEBOOKS) == {p.name for p in own.iterdir()}
-    assert (0o1777, 0o700) == (0o7777 & own.parent.stat().st_mode, 0o7777 & own.stat().st_mode)
-    (own / "train.ipynb").write_text("mine")
-    jupyter_page.notebooks(WantedPage(kind="jupyter", shared=str(tmp_path)))
-    assert "mine" == (own / "train.ipynb").read_text()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    assert tmp_path / "home/notebooks" == jupyter_page.notebooks(WantedPage(kind="jupyter", shared="/nowhere"))
-    (tmp_path / "home/notebooks/train.ipynb").unlink()
-    monkeypatch.setattr(jupyter_page, "ROOT", tmp_path)
-    with pytest.raises(ClusterError, match=r"^the notebooks' folder cannot be made: .*train.ipynb: No such file"):
-        jupyter_page.notebooks(WantedPage(kind="jupyter", shared="/nowhere"))
 
 
 def test_a_kernel_has_the_runtime_and_the_cluster(tmp_path: Path) -> None:
@@ -337,23 +307,6 @@ def test_a_page_is_stayed_at_while_it_is_there(
         assert f"http://127.0.0.1:{served.port}/200" == url
 
 
-def test_services_are_a_line_each_without_a_secret(served: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks, or who has asked where nobody does."""
-    monkeypatch.setattr(client.time, "time", lambda: 61.0)
-    other = dataclasses.replace(served, id="jupyter-1", attended=True, public="https://x")
-    first, second = client.table([served, other]).splitlines()
-    assert first.endswith("nobody looks; asked by me")
-    assert second.split() == ["jupyter-1", "all", *second.split()[2:-3], "me", "looks", "https://x"]
-    assert "/200" not in first + second
-    assert "nothing is served: inv tensorboard and inv jupyter begin it" == client.table([])
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-        monkeypatch.delenv(name, raising=False)
-    assert "open it in a browser on this machine; Ctrl-C ends it" == client.where_it_is_shown("u", in_browser=True)
-    monkeypatch.setattr(client, "open_browser", lambda _: True)
-    assert "opened in your browser; Ctrl-C ends it" == client.where_it_is_shown("u", in_browser=True)
-    assert client.where_it_is_shown("u", in_browser=False).startswith("open it")
-
-
 # Packages ------------------------------------------------------------------------------------------------------------
 
 WANTED = Wanted(kind=Kind.VENV, what="/v")
@@ -455,27 +408,6 @@ def test_the_master_s_errors_are_raised_as_what_they_are(here: Cluster, capsys: 
     assert "packages: one\n" == capsys.readouterr().err
 
 
-def test_the_master_is_asked_as_it_is(here: Cluster, tmp_path: Path) -> None:
-    """A real one, by its own interpreter, in the project's folder."""
-    with Reach(here) as reach:
-        packages = Packages(reach, here)
-        packages.check(["true"], str(tmp_path), None, {})
-        with pytest.raises(ConfigError, match="there is no such command on the master"):
-            packages.check(["no-such-command"], str(tmp_path), None, {})
-
-
-def test_hosts_that_lack_it_are_told_with_what_helps() -> None:
-    """A folder of the operator's own is to be copied, where one host has it; a thing that is built is not."""
-    lacking = dataclasses.replace(MADE, lacking={"b": "no folder", "c": "no folder"})
-    text = "--venv /v is not ready on 2 of 3 hosts:\n  b,c  no folder"
-    more = "\nit has to be at the same path on all of them: inv copy /v /v"
-    assert text + more == str(NotReady(WANTED, lacking, 3))
-    assert str(NotReady(WANTED, lacking, 2)) == text.replace("3 hosts", "2 hosts")
-    built = Wanted(kind=Kind.REQUIREMENTS, what="r.txt")
-    assert "inv copy" not in str(NotReady(built, lacking, 3))
-    assert "inv copy" in str(NotReady(Wanted(kind=Kind.CONDA, what="c"), lacking, 3))
-
-
 def test_recipes_are_kept_once_and_forgotten(tmp_path: Path) -> None:
     """Of the first build the versions; what is gone is an error that says how to begin anew."""
     recipe = Recipe(main="r.txt", files={"r.txt": "bnVtcHk="})
@@ -505,26 +437,3 @@ def test_recipes_are_kept_once_and_forgotten(tmp_path: Path) -> None:
         keep.keep(str(tmp_path / "file"), "x", recipe)
     keep.keep_installed(str(tmp_path / "file"), "x", "numpy")
     assert "" == keep.kept_installed(str(tmp_path / "file"), "x")
-
-
-def test_activating_changes_what_it_changes() -> None:
-    """Not the shell's own variables, nor a name that is none; of PATH only what is new."""
-    before = {"PATH": "/a:/b", "SAME": "1", "OTHER": "1", "PWD": "/x"}
-    after = {"PATH": "/new:/a:/b:/too", "SAME": "1", "OTHER": "2", "NEW": "3", "PWD": "/y", "_": "z", "a-b": "4"}
-    assert {"PATH": "/new:/too", "OTHER": "2", "NEW": "3"} == changes(before, after)
-    assert {"A": "1", "B": "x=y\nz", "C": ""} == _variables("A=1\0B=x=y\nz\0odd\0C=\0")
-
-
-def test_what_is_missing_is_named_up_to_six() -> None:
-    """With the file that imports it; one is `it`, two are `them`."""
-
-    def told(*names: str) -> str:
-        return sentence(dict.fromkeys(names, "train.py"), " of x")
-
-    assert "" == sentence({}, "")
-    assert told("a").startswith("the program imports a (train.py), which is not in its environment of x: add it to")
-    assert told("b", "a").startswith("the program imports a (train.py), b (train.py), which are not in")
-    assert told("a", "b").endswith("give the environment that has them with --venv or --conda")
-    assert "f (train.py), which" in told(*"abcdef")
-    assert "f (train.py), 1 more, which are" in told(*"abcdefg")
-    assert sentence({"a": ""}, "").startswith("the program imports a, which is")

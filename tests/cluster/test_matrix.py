@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import Cluster
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell, cells
 from cluster.matrix.file import read
 from cluster.matrix.run import Run
-from cluster.matrix.state import Entry, State, Store, parse, rows, text_of
-from cluster.ssh.fanout import Reach
-from tests.cluster.jobs_here import HERE, a_job
+from cluster.matrix.state import Entry, State, parse, rows, text_of
+from tests.cluster.jobs_here import a_job
 from trainer import matrix as results
 
 EXAMPLE = """
@@ -56,17 +54,6 @@ def test_cells_are_every_combination_in_the_file_s_order(tmp_path: Path) -> None
     assert (2, "benchmark", {"NCCL_DEBUG": "INFO"}) == (made[5].np, made[5].trainer, made[5].env)
     assert not [c for c in made if c.np == 2 and c.values["model"] == "vgg16"]
     assert "NCCL_DEBUG=INFO train.benchmark --np 1 -- --num_batches=100 --model vgg16" == made[0].command
-
-
-def test_programs_variables_and_settings_are_axes(tmp_path: Path) -> None:
-    """A command line in the place of a trainer, a name in capitals, a dotted one."""
-    text = "[over]\nprogram = ['python a.py --x 1', 'maskrcnn']\nHOROVOD_CYCLE_TIME = [0.5]\n'TRAIN.LR' = [0.1]\n"
-    own, ours = cells(read(written(tmp_path, text)))
-
-    assert ("", ("python", "a.py", "--x", "1", "TRAIN.LR=0.1")) == (own.trainer, own.words)
-    assert ("maskrcnn", ("TRAIN.LR=0.1",)) == (ours.trainer, ours.words)
-    assert {"HOROVOD_CYCLE_TIME": "0.5"} == own.env
-    assert "my-matrix" == read(written(tmp_path, text)).name
 
 
 @pytest.mark.parametrize(
@@ -164,17 +151,6 @@ def run(
     return one.see_through(planned)
 
 
-def test_one_after_another_or_as_many_as_there_is_room_for(tmp_path: Path) -> None:
-    """In the file's order; packed, at most one waits."""
-    made = cells(read(written(tmp_path)))
-    alone, packed = Master(places=3), Master(places=3)
-    run(alone, made)
-    run(packed, made, packed=True)
-
-    assert [f"vgg-{n}" for n in range(1, 7)] == alone.begun == packed.begun
-    assert (1, 3) == (alone.most_at_once, packed.most_at_once)
-
-
 @pytest.mark.parametrize("stop_after", range(0, 14, 2))
 def test_it_goes_on_where_it_was_interrupted(tmp_path: Path, stop_after: int) -> None:
     """What has succeeded, or still runs, is not begun again; every cell has its result in the end."""
@@ -214,19 +190,6 @@ def test_a_cell_that_is_lost_gives_its_hosts_to_the_next(tmp_path: Path) -> None
     assert [made[1]] == [c for c in made if not state.is_done(c)]
     run(master, made, tag="-b")
     assert ["vgg-2-b"] == master.begun[6:]
-
-
-def test_a_cell_that_was_lost_while_nobody_looked_is_run_again(tmp_path: Path) -> None:
-    """After a reboot of the master, say; its hosts are free for it."""
-    made = cells(read(written(tmp_path)))
-    master = Master()
-    with pytest.raises(KeyboardInterrupt):
-        run(master, made, stop_after=0)
-    master._turn("vgg-1", JobState.LOST)
-    state = run(master, made, tag="-b", stop_after=100)
-
-    assert all(state.is_done(c) for c in made)
-    assert (JobState.STOPPED, "vgg-1-b") == (master.jobs_by_id["vgg-1"].state, master.begun[1])
 
 
 def test_a_lost_cell_whose_hosts_stay_taken_says_why(tmp_path: Path) -> None:
@@ -273,33 +236,6 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     for damage in ("{", "[]", "{}", "null", '{"cells": [1]}', '{"cells": {"a": 1}}', '{"cells": {"a": {"job": 1}}}'):
         with pytest.raises(ValueError):
             parse(damage)
-
-
-def test_the_state_is_kept_on_the_master(tmp_path: Path) -> None:
-    """As it was last written, whole; nothing before that. What the master refuses is said with where it was to be."""
-    made = cells(read(written(tmp_path)))
-    here = Cluster(name="c", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path / "my shared"), project="")
-    state = State().with_entry(made[0], Entry(job="x", state="succeeded"))
-    with Reach(here) as reach:
-        store = Store(reach, here, "vgg")
-        assert State() == store.read()
-        store.write(State(), made)
-        store.write(state, made)
-        assert state == store.read()
-        file = Path(store.folder) / "state.json"
-        assert (tmp_path / "my shared/matrices/vgg/state.json", [file]) == (file, list(file.parent.iterdir()))
-        file.write_text("{")
-        with pytest.raises(ClusterError, match=r"state\.json on the master is damaged .*: move it away"):
-            store.read()
-        file.unlink()
-        file.mkdir()
-        with pytest.raises(ClusterError, match=rf"^{store.folder} on the master \(localhost\): exited 1 +\| cat: "):
-            store.read()
-        file.rmdir()
-        file.parent.rmdir()
-        file.parent.touch()
-        with pytest.raises(ClusterError, match=r"on the master \(localhost\): exited 1 +\| mkdir: "):
-            store.write(state, made)
 
 
 def test_a_submission_that_is_refused_hides_no_other_cell(tmp_path: Path) -> None:

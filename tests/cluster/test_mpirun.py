@@ -122,13 +122,6 @@ def test_a_folder_that_mpirun_would_split_is_left_out_of_its_daemons_words() -> 
     assert "/my files/jobs/x" == tags.variables()["DLAMI_JOB_FOLDER"]
 
 
-def test_different_card_names_become_networks() -> None:
-    """ens5 here and eth0 there: Open MPI takes the networks instead."""
-    facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5") for h in HOSTS}
-
-    assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
-
-
 @pytest.mark.parametrize(
     ("addresses", "device"),
     [
@@ -164,14 +157,6 @@ def test_a_device_that_the_operator_gave_stays() -> None:
 
     assert "bond0" == exported(words)["NCCL_SOCKET_IFNAME"]
     assert "sh" not in words
-
-
-def test_fewer_ranks_leave_hosts_out() -> None:
-    """Ranks fill the slots in order; a host that holds none is not reached, not even asked."""
-    launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS[:2]}, np=12)
-
-    assert HOSTS[:2] == launch.hosts
-    assert 12 == launch.np
 
 
 @pytest.mark.parametrize(
@@ -261,14 +246,6 @@ def test_bad_and_secret_variables_are_refused(pair: Any) -> None:
     """A value given to mpirun is in the process list of every host."""
     with pytest.raises(ConfigError):
         check_environment([pair])
-
-
-@pytest.mark.parametrize(
-    "name", ["NCCL_DEBUG", "AUTHOR", "KEYBOARD", "TF_XLA_FLAGS", "MONKEYS", "PASSES", "OMP_NUM_THREADS"]
-)
-def test_other_variables_are_taken(name: Any) -> None:
-    """Only what looks like a secret is refused."""
-    assert {name: "x=y"} == check_environment([f"{name}=x=y"])
 
 
 @pytest.mark.parametrize(

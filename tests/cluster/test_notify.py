@@ -71,43 +71,6 @@ def test_what_fails_is_said_without_the_words_that_may_be_secret(code: str, said
     assert "hunter22" not in str(error.value) + notify.shown(f"{tmp_path}/x --password hunter22")
 
 
-@pytest.mark.parametrize(
-    ("who", "said"),
-    [
-        ("/bin/tell", "/bin/tell"),
-        ("/bin/tell --to", "/bin/tell (and 1 more word)"),
-        ("/bin/tell --to 'the ops'", "/bin/tell (and 2 more words)"),
-        (TOPIC, TOPIC),
-    ],
-)
-def test_who_is_told_is_named_without_further_words(who: str, said: str) -> None:
-    """How many there are is no secret."""
-    assert said == notify.shown(who)
-
-
-@pytest.mark.parametrize(
-    ("last", "shown"),
-    [
-        (b"", ""),
-        (b"first\nsecond\n\n", ": first ... second"),
-        (b"x" * 300, ": " + "x" * 200),
-        (b"abcd and abc", ": … and abc"),
-    ],
-)
-def test_last_words_are_one_line_of_two_hundred_characters(last: bytes, shown: str) -> None:
-    """Words of more than three letters that the command was given are not in it."""
-    assert shown == notify._last_words(last, ["abc", "abcd"])
-
-
-def test_who_is_told_nothing_more_ends_at_once(tmp_path: Path) -> None:
-    """What was told is delivered, and nothing is said of it."""
-    told, log = tmp_path / "told", list[str]()
-    notifier = Notifier(script(tmp_path, f"open({str(told)!r}, 'w').write('x')"), "j-1", tmp_path, log.append)
-    notifier.tell(Event.HEALED, "x", attempt=1)
-    notifier.close(wait_s=20)
-    assert ("x", []) == (told.read_text(), log)
-
-
 def test_a_master_that_could_not_tell_says_why(tmp_path: Path) -> None:
     """In the notifier's own words where it has some, else in the host's; nobody to tell is the operator's mistake."""
     here = Cluster(
@@ -120,11 +83,6 @@ def test_a_master_that_could_not_tell_says_why(tmp_path: Path) -> None:
         notify.tell_on_master(dataclasses.replace(here, project=str(tmp_path / "no")), Event.HEALTH, "x", subject="h")
     with pytest.raises(ConfigError, match=r"cluster\.toml has no notify: give a command"):
         notify.tell_on_master(dataclasses.replace(here, notify=""), Event.HEALTH, "x", subject="h")
-
-
-def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(Undelivered, match="/no/such/program cannot be started on the master: No such file"):
-        deliver("/no/such/program", message())
 
 
 def test_a_job_never_waits_for_who_is_told(tmp_path: Path) -> None:
@@ -145,12 +103,6 @@ def test_a_job_never_waits_for_who_is_told(tmp_path: Path) -> None:
     assert "first\nsecond\nthird\n" == told.read_text()
     assert 1 == len(log)
     assert log[0].startswith("notify: 'healed' was not told: ")
-
-
-def test_nobody_to_tell_costs_nothing(tmp_path: Path) -> None:
-    notifier = Notifier("", "j-1", tmp_path)
-    notifier.tell(Event.ENDED, "x", attempt=1)
-    notifier.close(wait_s=0)
 
 
 def test_a_topic_is_told_with_attributes_to_filter_by(monkeypatch: pytest.MonkeyPatch) -> None:

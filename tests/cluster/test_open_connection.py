@@ -3,7 +3,6 @@
 import array
 import contextlib
 import hashlib
-import itertools
 import os
 import socket
 import struct
@@ -23,14 +22,13 @@ from cluster.inventory import ROOT, Access, Cluster, Tunnel
 from cluster.ssh import connections, fanout, mux, options
 from cluster.ssh.capture import Capture, Memory, Spilled
 from cluster.ssh.dialogue import Dialogue
-from cluster.ssh.ending import end_processes
 from cluster.ssh.exchange import AWAITED, Exchange
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Progress, Reach
-from cluster.ssh.limits import Limits, LocalCommand, check_environment, with_environment
+from cluster.ssh.limits import Limits, check_environment, with_environment
 from cluster.ssh.options import Way, way_to
 from cluster.ssh.program import program
-from cluster.ssh.result import FanOut, FanOutError, Result
+from cluster.ssh.result import FanOutError, Result
 from tests.conftest import PATIENCE_S, wait_for
 
 HERE = Host(rank=0, address="localhost", slots=1)
@@ -146,15 +144,6 @@ def test_a_command_on_each_host_has_its_result(two: Cluster, master: Master) -> 
         results.check()
 
 
-def test_a_refused_session_is_asked_for_again(two: Cluster, master: Master) -> None:
-    """Its command runs once there is a place."""
-    master.refusals = 2
-    with Reach(two) as reach:
-        done = reach.run([FAR], "echo it runs")[FAR]
-
-    assert (0, "it runs\n") == (done.exit_code, done.text)
-
-
 def test_a_command_without_an_exit_code_was_ended_by_a_signal(two: Cluster, master: Master) -> None:
     """While the connection lives; else it broke off."""
     master.sends_code = False
@@ -217,20 +206,6 @@ def test_a_command_over_a_limit_is_given_up(two: Cluster, limits: Limits, reason
     assert (None, False) == (done.exit_code, done.ok)
 
 
-def test_an_opener_starts_commands_over_the_open_connection(two: Cluster, master: Master) -> None:
-    """What it gives can be read and has an exit code; where there is no connection it raises."""
-    with Reach(two) as reach, open(os.devnull) as nothing:  # noqa: PTH123
-        for host, kind in ((HERE, LocalCommand), (FAR, mux.Channel)):
-            channel = reach.opener(host)("echo said; exit 5", nothing.fileno())
-            assert isinstance(channel, kind)
-            assert b"said\n" == os.read(channel.stdout, 100)
-            wait_for(lambda channel=channel: not channel.read_control(), PATIENCE_S, "it ends")
-            assert (5, True, None) == (channel.exit_code, channel.is_open, channel.refused)
-            channel.close()
-        with pytest.raises(OSError, match="No such file"):
-            reach.opener(Host(rank=2, address="nobody.invalid", slots=1))("true", nothing.fileno())
-
-
 def test_a_program_far_away_is_asked_again_and_again(two: Cluster, master: Master) -> None:
     """Its answers come with their host; a question that is not answered yet is waited for, one that was is not."""
     line = Exchange(FAR, "true", b"")
@@ -248,21 +223,6 @@ def test_a_program_far_away_is_asked_again_and_again(two: Cluster, master: Maste
         wait_for(lambda: bool(dialogue.listen(0.05) or dialogue.failures(FAR)), PATIENCE_S, "its end is noticed")
         assert "our program ended there with exit code 0" == dialogue.trouble(FAR)
         assert 0.0 == dialogue.waits_s(FAR)
-
-
-def test_one_that_was_given_up_can_be_asked_once_it_is_open_again() -> None:
-    """It owes no answer any more; its input of before is closed."""
-    line = Exchange(HERE, "cat", b"")
-    for _ in range(2):
-        line.open(LocalCommand)
-        assert line.ask(["x"])
-        assert not line.ask(["x"])
-        line.close("gone")
-        assert (None, None, "gone") == (line.channel, line.asked_at, line.trouble)
-    assert 2 == line.failures
-    with pytest.raises(OSError, match="nobody"):
-        line.open(lambda *_: (_ for _ in ()).throw(OSError("nobody")))
-    assert line.channel is None
 
 
 def test_a_port_behind_the_connection_is_a_socket(two: Cluster, master: Master) -> None:
@@ -308,44 +268,11 @@ def test_a_host_that_cannot_be_reached_has_ssh_s_reason(two: Cluster) -> None:
     assert not way_to(FAR, two.access).socket.exists()
 
 
-def test_what_a_run_started_is_ended_by_its_tag(two: Cluster) -> None:
-    """On each host; without a tag or hosts nothing is looked for."""
-    tag = f"test-{os.getpid()}"
-    with (
-        subprocess.Popen(["sleep", "1000"], env={**os.environ, "DLAMI_RUN": tag}) as process,
-        contextlib.ExitStack() as at_end,
-        Reach(two) as reach,
-    ):
-        at_end.callback(process.kill)
-        wait_for(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), PATIENCE_S, "it began")
-        assert [{}, {}] == [end_processes(reach, hosts, run).left for hosts, run in (((), tag), ((HERE,), None))]
-        assert process.poll() is None
-        ended = end_processes(reach, (HERE,), tag)
-        assert -15 == process.wait(PATIENCE_S)
-
-    assert ((HERE,), {}) == (tuple(ended.hosts), dict(ended.left))
-
-
 # Results -------------------------------------------------------------------------------------------------------------
 
 
 def result(host: Host = HERE, code: int | None = 0, **more: Any) -> Result:
     return Result(host=host, exit_code=code, seconds=1.23456, **more)
-
-
-def test_a_result_says_how_it_went() -> None:
-    """In a line where it failed: its last complaint, else its last word; in words why there is no exit code."""
-    failure = Failure(reason=Reason.SILENCE, limit_s=3)
-    for one, problem in (
-        (result(), ""),
-        (result(code=3), "exited 3"),
-        (result(code=3, stdout=b"a\nb\n"), "exited 3   | a ... b"),
-        (result(code=3, stdout=b"a\n", stderr=b"c\nd \n"), "exited 3   | c ... d"),
-        (result(code=None, failure=failure), "no output for 3 s"),
-        (result(code=None), "no answer"),
-    ):
-        assert (problem, not problem) == (one.problem, one.ok)
-    assert "\ufffd" == result(stdout=b"\xff").text
 
 
 def test_a_result_s_record_has_all_of_it(tmp_path: Path) -> None:
@@ -367,32 +294,6 @@ def test_a_result_s_record_has_all_of_it(tmp_path: Path) -> None:
     } == failed.record()
     assert (b"all", b"b") == (failed.whole_stdout, result(stdout=b"b").whole_stdout)
     assert (None, None) == (result().record()["reason"], result().record()["error"])
-
-
-def test_equal_answers_are_one_group_and_the_largest_comes_first() -> None:
-    """Equal in code, output and failure; hosts are in order of rank, and failures that are alike are one line."""
-    hosts = [Host(rank=n, address=f"h{n}", slots=1) for n in range(5)]
-    long = {"stdout": Spilled(Path("x"), 1, "1")}
-    answers = [
-        result(hosts[0], stdout=b"x"),
-        result(hosts[1], 1, stdout=b"x"),
-        result(hosts[2], 1, stdout=b"x"),
-        result(hosts[3], stdout=b"x", more=long),
-        result(hosts[4], stdout=b"x", more={"stdout": Spilled(Path("y"), 1, "1")}),
-    ]
-    done = FanOut("echo   " + "x" * 80, {r.host: r for r in reversed(answers)})
-
-    assert hosts == list(done)
-    assert 5 == len(done)
-    assert [(1, 2), (3, 4), (0,)] == [tuple(h.rank for h in group) for group, _ in done.groups()]
-    assert (hosts[1], hosts[2]) == done.failed
-    with pytest.raises(FanOutError) as failed:
-        done.check()
-    assert f"2 of 5 hosts failed: echo {'x' * 74}…  (3 ok)\n  h[1-2]  exited 1   | x" == str(failed.value)
-    assert done is failed.value.results
-    whole = FanOut("true", {hosts[0]: answers[0]})
-    assert whole is whole.check()
-    assert "0 of 1 host failed: " + "x" * 80 + "  (1 ok)" == str(FanOutError(FanOut("x" * 80, dict(whole))))
 
 
 def test_output_goes_to_disk_past_its_limit(tmp_path: Path) -> None:
@@ -454,56 +355,6 @@ def test_a_way_goes_through_the_gateway_where_there_is_one(monkeypatch: pytest.M
     assert 16 == len(Way("h" * 90, open_).socket.name)
 
 
-def opts(words: list[str]) -> dict[str, str]:
-    """The options in a command line of ssh."""
-    return dict(word.split("=", 1) for flag, word in itertools.pairwise(words) if flag == "-o")
-
-
-def test_a_connection_stays_open_for_the_next_task(tmp_path: Path) -> None:
-    """For ten minutes, at its socket, with a second more to connect than the limit; a percent sign is one."""
-    way = Way("10.0.0.1", Access(port=2222, user="u", known_hosts=tmp_path / "100%"))
-    words = options.connect_command(way, 5)
-    given = opts(words)
-
-    assert ["ssh", "-N"] == words[:2]
-    assert ["--", "10.0.0.1"] == words[-2:]
-    assert ("yes", "600", "6") == tuple(given[n] for n in ("ControlMaster", "ControlPersist", "ConnectTimeout"))
-    assert (str(way.socket), "2222", "u") == tuple(given[n] for n in ("ControlPath", "Port", "User"))
-    assert f'"{tmp_path}/100%%"' == given["UserKnownHostsFile"]
-    assert "IdentityFile" not in given
-    assert "1" == opts(options.connect_command(way, 0.0))["ConnectTimeout"]
-    agent = opts(options.agent_command(way))
-    assert ("no", f"{way.socket.parent}/%h") == (agent["ControlMaster"], agent["ControlPath"])
-    one_command = {
-        "IgnoreUnknown",
-        "RemoteCommand",
-        "RequestTTY",
-        "SessionType",
-        "StdinNull",
-        "ForkAfterAuthentication",
-    }
-    one_command |= {"PermitLocalCommand", "ClearAllForwardings"}
-    assert {"BatchMode", "LogLevel", "KexAlgorithms", *one_command} == set(opts(options.options_on_hosts()))
-    assert one_command <= set(opts(options.agent_command(way)))
-
-
-def test_in_a_pod_the_job_s_own_settings_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nowhere else is a file of settings named."""
-    way = Way("a", Access())
-    monkeypatch.delenv(options.CONFIG_VARIABLE, raising=False)
-    assert not options.are_pods()
-    assert "-F" not in options.options_on_hosts() + options.options(Access())
-    monkeypatch.setenv(options.CONFIG_VARIABLE, "/etc/job/config")
-
-    assert options.are_pods()
-    for words in (
-        options.options(Access()),
-        options.options_on_hosts(),
-        options.options_for_a_person(way, forward_agent=False),
-    ):
-        assert ["-F", "/etc/job/config"] == words[:2]
-
-
 def proxy_of(way: Way, **how: Any) -> str:
     words = options.proxy_options(way, **how)
     return words[1].removeprefix("ProxyCommand=") if words else ""
@@ -537,42 +388,6 @@ def test_what_leads_to_a_host_without_an_open_port() -> None:
     assert through.endswith("-W '[%h]:%p' i-1")
     assert '"needs": []' in through
     assert [[], [], ["aws"]] == [options.needed_programs(mode) for mode in ("", "public", "eic")]
-
-
-def test_a_key_is_lent_for_one_instance(tmp_path: Path) -> None:
-    """Our own where none is named; behind a gateway by its address."""
-    tunnel = Tunnel(mode="eic", region="r", lends_key=True)
-    access = Access(gateway="i-1", tunnel=tunnel, key=tmp_path / "own")
-    given = {"region": "r", "key": str(tmp_path / "own"), "instance": "i-1"}
-
-    assert given == options.lending(Way("i-1", access))
-    assert {**given, "address": "10.0.0.2"} == options.lending(Way("10.0.0.2", access, Way("i-1", access)))
-    ours = options.sockets_folder() / "lent-key"
-    keys = [
-        Access(tunnel=tunnel),
-        Access(tunnel=Tunnel(mode="ssm", region="r", lends_key=False)),
-        Access(),
-        access,
-    ]
-    assert [ours, None, None, tmp_path / "own"] == [options.key_of(a) for a in keys]
-
-
-def test_our_own_key_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where it is to be lent and none is named; what is there stays."""
-    monkeypatch.setattr(options, "sockets_folder", lambda: tmp_path)
-    way = Way("i-1", Access(tunnel=Tunnel(mode="eic", region="r", lends_key=True)))
-    key = options.key_of(way.access)
-    assert key
-    for other in (Access(), Access(key=tmp_path / "named", tunnel=way.access.tunnel)):
-        connections.make_key(Way("i-1", other))
-    assert [] == list(key.parent.iterdir())
-    connections.make_key(way)
-    made = key.read_bytes()
-    connections.make_key(way)
-
-    assert made == key.read_bytes()
-    assert b"BEGIN OPENSSH PRIVATE KEY" in made
-    assert ["lent-key"] == [p.name for p in key.parent.iterdir()]
 
 
 def test_fabric_s_connection_goes_the_cluster_s_way(tmp_path: Path) -> None:
@@ -630,17 +445,6 @@ def test_a_command_s_environment_is_quoted_and_checked() -> None:
             check_environment([bad])
     with pytest.raises(ConfigError, match=r"^DB_PASSWORD is called like a secret, which would be visible"):
         check_environment(["DB_PASSWORD=hunter"])
-
-
-def test_waiting_ends_with_the_time() -> None:
-    """True as soon as it is so, also at once; else false."""
-    looks = iter([False, True])
-
-    assert fanout.wait_until(lambda: next(looks), PATIENCE_S, 0.0)
-    assert fanout.wait_until(lambda: True, -1)
-    assert not fanout.wait_until(lambda: False, 0.01, 0.0)
-    with pytest.raises(ConfigError, match="fanout is 0, at least one connection is needed"):
-        Reach(Cluster(name="x", hosts=(), folder=Path(), shared="", project=""), 0)
 
 
 OWN_SETTINGS = """Host *

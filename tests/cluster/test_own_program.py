@@ -52,16 +52,6 @@ def test_a_job_is_called_as_its_program(words: Any, name: str) -> None:
     assert name == Program.of(words, "gpu").default_name
 
 
-def test_one_word_with_a_shell_s_signs_is_a_line_for_a_shell(tmp_path: Path) -> None:
-    """Unless there is a file of that name; several words are taken as they are."""
-    odd = tmp_path / "my program"
-    odd.touch()
-
-    assert ("bash", "-c", "cd x && ./y") == Program.of(["cd x && ./y"], "node").words
-    assert (str(odd),) == Program.of([str(odd)], "node").words
-    assert ("echo", "a b", "*") == Program.of(["echo", "a b", "*"], "node").words
-
-
 @pytest.mark.parametrize(("words", "per", "said"), [([], "gpu", "no program"), ([""], "gpu", "no program"), (["x"], "host", "--per is 'host'")])  # fmt: skip
 def test_what_is_no_program_is_refused(words: Any, per: str, said: str) -> None:
     """With what to give instead."""
@@ -147,16 +137,6 @@ def test_a_program_that_is_resumed_is_the_same_on_today_s_hosts(per: str) -> Non
     assert ("abc", ("p",), {"A": "1"}, "/home/me/x") == (again.code, again.prefix, again.variables, again.workdir)
     assert ({"gpu": 8}.get(per, 1), {"once": 1}.get(per, 2)) == (again.hosts[0].slots, len(again.hosts))
     assert {h.address: 8 for h in HOSTS} == again.slots
-
-
-@pytest.mark.parametrize(("recorded", "own"), [("/p/python", ""), ("", ""), ("/p/python", "/torch/python")])
-def test_a_trainer_that_is_resumed_is_a_trainer(recorded: str, own: str) -> None:
-    """With the interpreter of its own that it had, if it had one; records of before know nothing of programs."""
-    trainer = Trainer(module="trainer.resnet50", arguments=("--synthetic",), python=own)
-    job = a_program("gpu", program=False, slots={}, python=recorded, command=trainer.command("/p/python", "/f"))
-    view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
-
-    assert trainer == next_attempt(view, CLUSTER, None, None).what
 
 
 def test_one_attempt_alone_is_told_to_begin_anew() -> None:

@@ -1,6 +1,5 @@
 """A program's packages: what is sent, what names an environment, how it is built, what is said when it cannot be."""
 
-import base64
 import dataclasses
 import json
 import os
@@ -23,16 +22,15 @@ from cluster.jobs.record import Job, JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.training import next_attempt
 from cluster.packages import build as building
-from cluster.packages import conda, engines, show
-from cluster.packages.build import build, commands, complaint, held, is_whole, own_place, uv_settings
+from cluster.packages import conda
+from cluster.packages.build import build, commands, held, is_whole, own_place
 from cluster.packages.build import without_secrets as shown
-from cluster.packages.client import NotReady
-from cluster.packages.interpreter import Interpreter, Kind, Wanted, wanted_by
+from cluster.packages.interpreter import Interpreter, Kind, Wanted
 from cluster.packages.missing import trouble
 from cluster.packages.onhost import shelf
 from cluster.packages.onhost.contained import Rank, words
 from cluster.packages.ready import Ready, ready
-from cluster.packages.recipe import LOCK, Recipe, environment_id, logical_lines, read_recipe
+from cluster.packages.recipe import LOCK, Recipe, environment_id, read_recipe
 from cluster.packages.started import what_runs
 from cluster.packages.stock import Environment, Stock, chosen
 from cluster.typed import from_json
@@ -88,43 +86,6 @@ def made_ready(recipe: Recipe, shared: Path, *, changes: bool = True) -> Ready:
 # What is asked for -----------------------------------------------------------------------------------------------------
 
 
-def test_a_program_has_one_environment() -> None:
-    """None is none; two are refused; folders are for containers alone and absolute."""
-    assert wanted_by("", "", "", "") is None
-    assert wanted_by("", "/envs/a", "", "") == Wanted(kind=Kind.VENV, what="/envs/a")
-    with pytest.raises(ConfigError, match=r"give --requirements r\.txt or --conda torch"):
-        wanted_by("r.txt", "", "torch", "")
-    with pytest.raises(ConfigError, match="--bind is for --container"):
-        wanted_by("r.txt", "", "", "", ("/data",))
-    with pytest.raises(ConfigError, match="not an absolute path"):
-        wanted_by("", "", "", "image", ("data",))
-
-
-def test_lines_of_a_requirements_file() -> None:
-    """Joined where a line goes on, without comments, each with the number that pip would name."""
-    text = (
-        "# a comment\nnumpy==2.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb  # why\n\ntorch  # big\n-r a#b.txt\n"
-    )
-    assert [
-        (2, "numpy==2.0     --hash=sha256:aa     --hash=sha256:bb"),
-        (6, "torch"),
-        (7, "-r a#b.txt"),
-    ] == list(logical_lines(text))
-
-
-def test_files_that_a_list_names_go_along(folder: Made) -> None:
-    """Lists that a list refers to, and packages that lie beside it; in the folders in which they refer to each other."""
-    listed = "-r ../base.txt\n-c=limits.txt\n./own-1.0-py3-none-any.whl\ntorch\n"
-    top = folder({"lists/train.txt": listed, "base.txt": "numpy\n", "lists/limits.txt": "numpy<2.1\n"})
-    wheel(top / "lists", "own")
-
-    recipe = read_recipe(top / "lists/train.txt")
-
-    assert "lists/train.txt" == recipe.main
-    assert {"lists/train.txt", "lists/limits.txt", "base.txt", "own-1.0-py3-none-any.whl"} == set(recipe.files)
-    assert b"numpy\n" == base64.b64decode(recipe.files["base.txt"])
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -142,14 +103,6 @@ def test_what_the_master_could_not_have_is_refused(folder: Made, line: str, why:
     with pytest.raises(ConfigError) as refused:
         read_recipe(top / "r.txt")
     assert why in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "line", ["/efs/wheels/x-1.0-py3-none-any.whl", "-f /efs/wheels", "x @ https://a.b/x.zip", "x[y]>=1"]
-)
-def test_what_the_master_reads_itself_is_left_to_it(folder: Made, line: str) -> None:
-    """Addresses and absolute paths are the master's."""
-    assert ["r.txt"] == list(read_recipe(folder({"r.txt": f"{line}\n"}) / "r.txt").files)
 
 
 def test_a_project_gives_its_dependencies(folder: Made) -> None:
@@ -220,27 +173,6 @@ def test_words_of_the_builders(tmp_path: Path) -> None:
     assert not any("index" in w for step in (*by_pip, *by_uv) for w in step)
 
 
-def test_pips_own_line_is_said() -> None:
-    """Of all that pip or uv prints, the line that says why."""
-    no_version = "ERROR: Could not find a version that satisfies the requirement x==9 (from versions: 1, 2)"
-    assert no_version[7:] == complaint(["Looking", no_version, "ERROR: No matching distribution found for x==9"])
-    assert "THESE PACKAGES DO NOT MATCH THE HASHES" == complaint(
-        ["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "    Got aa"]
-    )
-    uv = [
-        "Resolved 1",
-        "  × No solution found when resolving dependencies:",
-        "  ╰─▶ Because x was not found, you lose.",
-    ]
-    assert "No solution found when resolving dependencies: Because x was not found, you lose." == complaint(uv)
-    uv = ["error: No solution found", "  cause: Because x was not found, you lose."]
-    assert "No solution found: Because x was not found, you lose." == complaint(uv)
-    assert "error: disk" == f"error: {complaint(['error: disk'])}"
-    assert "last" == complaint(["first", "last", ""])
-    assert "OSError: full" == complaint(["ERROR: Exception:", "Traceback (most recent call last):", "OSError: full"])
-    assert "it said nothing" == complaint([])
-
-
 @pytest.mark.parametrize(
     ("line", "kept"),
     [
@@ -253,18 +185,6 @@ def test_pips_own_line_is_said() -> None:
 def test_no_password_in_a_log(line: str, kept: str) -> None:
     """A user and password in an address, and what a signed one carries, are left out."""
     assert kept == shown(line)
-
-
-def test_uv_hears_of_pips_configuration() -> None:
-    """By variables, which no list of processes shows; what was said to uv itself stays."""
-    said = ":env:.cert='/env.pem'\nglobal.cert='/global.pem'\nglobal.index-url='https://me:pw@host/simple'\nglobal.find-links='/a /b'\n:env:.no-index='1'\nglobal.x='y'\n"
-    assert {
-        "UV_DEFAULT_INDEX": "https://me:pw@host/simple",
-        "UV_FIND_LINKS": "/a,/b",
-        "UV_NO_INDEX": "1",
-        "SSL_CERT_FILE": "/env.pem",
-    } == uv_settings(said, {})
-    assert "UV_DEFAULT_INDEX" not in uv_settings(said, {"UV_DEFAULT_INDEX": "https://own/simple"})
 
 
 def test_built_once_and_kept_while_it_is_the_same(tmp_path: Path, shared: Path) -> None:
@@ -497,20 +417,6 @@ def test_words_of_a_rank_in_a_container() -> None:
     ] == words(RANK._replace(engine="apptainer"), ["python", "x.py"], environment)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("image", "first"),
-    [
-        ("/efs/torch.sif", "apptainer"),
-        ("docker://nvcr.io/x:1", "apptainer"),
-        ("nvcr.io/x:1", "docker"),
-        ("x", "docker"),
-    ],
-)
-def test_which_engine_an_image_wants(image: str, first: str) -> None:
-    """Files and addresses with a scheme are apptainer's; names are those of the engines with a store."""
-    assert first == engines.engines_for(image)[0]
-
-
 STAND_IN = """\
 #!/bin/sh
 # An engine that records its words, and runs what stands after the image on this host.
@@ -578,25 +484,6 @@ def test_an_image_keeps_its_own_modules(
         assert "" == trouble([sys.executable, "train.py"], top, found, variables)
 
 
-def test_a_host_that_does_not_answer_is_named_whatever_engine_it_has(shared: Path, engine: Path) -> None:
-    """With why, as for a host that lacks packages; nothing is fetched."""
-    silent = (Host(rank=0, address="127.0.0.9", slots=1),)  # nobody has an sshd there
-    found = ready(Wanted(kind=Kind.CONTAINER, what="good/image"), None, silent, str(shared), say=quiet)
-    assert ["127.0.0.9"] == list(found.lacking) and found.lacking["127.0.0.9"]
-    assert not engine.exists()
-
-
-def test_no_engine_is_said_by_host(shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Which host has none, and what would do."""
-    for tool in ("sh", "env", "timeout"):
-        (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"\(apptainer, singularity\), the same on every host: there is none on localhost"
-    ):
-        ready(Wanted(kind=Kind.CONTAINER, what="/efs/x.sif"), None, HERE, str(shared), say=quiet)
-
-
 # What is missing -------------------------------------------------------------------------------------------------------
 
 
@@ -631,18 +518,6 @@ def test_what_a_python_runs(line: str, program: "dict[str, str] | None") -> None
     """The script, the module or the text, behind the interpreter's options and a launcher's; none behind unknown ones."""
     found = what_runs(tuple(line.split()))
     assert program == (found[1] if found else None)
-
-
-def test_torchrun_s_options_are_those_that_it_has(torch_python: Path) -> None:
-    """None with a value is taken for one without, by its own parser."""
-    asks = "from torch.distributed.run import get_args_parser as of; import json; print(json.dumps([(a.option_strings, a.nargs) for a in of()._actions]))"
-    options = json.loads(subprocess.run([torch_python, "-c", asks], capture_output=True, text=True, check=True).stdout)
-    for name, nargs in ((name, nargs) for names, nargs in options for name in names):
-        found = what_runs(["torchrun", name, "one", "two"])
-        assert not found or found[1] in (
-            [{"script": "two"}] if nargs is None else [{"script": "one"}, {"module": "one"}]
-        )
-        assert found or nargs == 0, name
 
 
 @pytest.mark.parametrize(
@@ -817,21 +692,6 @@ def test_a_host_goes_on_with_what_is_of_the_same_build(tmp_path: Path) -> None:
     assert {"there": False} == shelf.look(place, "ab", "three", version, False)
 
 
-def test_another_python_on_a_host_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment is of the interpreter that it was made with: one that has changed, or is not there, is told."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").write_text("#!/bin/sh\necho '3.9.1 (main)'\n")
-    (tmp_path / "bin/python").chmod(0o755)
-    said: list[Any] = []
-    monkeypatch.setattr(shelf, "say", said.append)
-    shelf.main("folder", str(tmp_path), "3.11.7 (main)")
-    assert [{"why": "its Python is 3.9.1, and 3.11.7 on the master"}] == said
-    assert "" == shelf.trouble(str(tmp_path), "")
-    (tmp_path / "bin/python").unlink()
-    (tmp_path / "bin/python").symlink_to("/no/such/python")
-    assert "/no/such/python, which it is made of, is not here" == shelf.trouble(str(tmp_path), "3.11.7 (main)")
-
-
 def test_a_job_that_goes_on_has_the_same_packages() -> None:
     """By the id of what was built, not by a file that may have changed since; with the host's own they are none."""
     wanted = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt", id="ab")
@@ -840,21 +700,6 @@ def test_a_job_that_goes_on_has_the_same_packages() -> None:
         view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
         again = next_attempt(view, CLUSTER, None, None)
         assert (packages, None) == (again.packages, again.recipe)
-
-
-def test_hosts_without_the_environment_are_named_together() -> None:
-    """With why, and with what brings it there where others have it."""
-    wanted = Wanted(kind=Kind.VENV, what="/envs/a")
-    lacking = {"10.0.0.2": "/envs/a is not here", "10.0.0.3": "/envs/a is not here"}
-    made = Ready(interpreter=Interpreter(wanted=wanted, folder="/envs/a"), lacking=lacking)
-    assert str(NotReady(wanted, made, 3)).splitlines() == [
-        "--venv /envs/a is not ready on 2 of 3 hosts:",
-        "  10.0.0.[2-3]  /envs/a is not here",
-        "it has to be at the same path on all of them: inv copy /envs/a /envs/a",
-    ]
-    assert "inv copy" not in str(NotReady(wanted, made, 2))
-    built = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt")
-    assert "inv copy" not in str(NotReady(built, made, 3)), "it is built on each of them"
 
 
 # What there is ---------------------------------------------------------------------------------------------------------
@@ -889,10 +734,3 @@ def test_only_what_nobody_uses_is_removed() -> None:
     for which in ("ab", "", "xy"):
         with pytest.raises(ConfigError, match="means"):
             chosen(have, which, 0)
-
-
-def test_an_environment_in_a_line() -> None:
-    """What it is, how large, when it was used, where, and whose."""
-    e = an_environment("ab1", hosts=("10.0.0.1", "10.0.0.2"), partly=("10.0.0.3",), ended=("j",))
-    assert "ab1  r.txt  1 MB  used 1d0h ago  on 10.0.0.[1-2]  in part on 10.0.0.3  of 1 ended job" == show.line(e)
-    assert "no environments in /p" == show.table(Stock(place="/p", environments=(), silent={}))

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -12,38 +11,17 @@ from typing import Any
 
 import pytest
 
-from cluster import demo, files, terminal, written
-from cluster.clusterfile.checks import FieldError
-from cluster.commandline.command import as_typed, rest, unwritten
-from cluster.errors import ClusterError, ConfigError
-from cluster.hosts import Host
+from cluster.commandline.command import unwritten
+from cluster.errors import ConfigError
 from cluster.lab import neighbours, network, nodes
-from cluster.launch.facts import HostFacts, _interface_of, agreed, read_facts
+from cluster.launch.facts import _interface_of
 from cluster.launch.onhost import names, survey
 from cluster.launch.onhost.rank import _node_of, defaults, folders, world
 from cluster.matrix import file as matrix_file
-from cluster.matrix.cells import cells
-from cluster.matrix.state import Entry, State, parse, rows, text_of
-from cluster.metrics.text import Family
-from cluster.metrics.text import text_of as numbers_text
 from cluster.ssh.onhost.free_port import free_port
 from tests.conftest import PATIENCE_S
 
 # Names of nodes -------------------------------------------------------------------------------------------------------
-
-
-def test_a_master_that_does_not_train_is_no_worker() -> None:
-    """It has its name and no slots; the workers are numbered from one, and counted."""
-    told = [("10.0.0.1", 0), ("10.0.0.2", 8), ("10.0.0.3", 8)]
-    made = names.files(told, "/s", is_master=True)
-
-    assert "deeplearning-worker1\ndeeplearning-worker2\n" == made[names.WORKERS]
-    assert "10.0.0.2 slots=8\n10.0.0.3 slots=8\n" == made[names.HOSTS]
-    assert made[names.SSH].startswith("Host deeplearning-master\n    HostName 10.0.0.1\nHost deeplearning-worker1\n")
-    assert "COUNT=2\nexport DEEPLEARNING_WORKER_GPU_COUNT=8\n" in made[names.PROFILE]
-    alone = names.files(told[:1], "/s", is_master=True)
-    assert ("", "") == (alone[names.WORKERS], alone[names.HOSTS])
-    assert "COUNT=0\nexport DEEPLEARNING_WORKER_GPU_COUNT=0\n" in alone[names.PROFILE]
 
 
 def test_names_are_written_where_they_are_other(tmp_path: Path) -> None:
@@ -104,15 +82,6 @@ def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.
     assert ([], [("10.0.0.2", False)]) == (asked, made), "a worker asks nobody"
 
 
-def test_spares_and_slots_of_a_list() -> None:
-    """Each host may have slots of its own; the project's user is asked, and no project is no answer."""
-    host = {"address": "10.0.0.1", "rank": 0, "is_spare": False, "slots": 0}
-    assert "10.0.0.1 0\n10.0.0.2 8\n" == names.listed(
-        json.dumps({"slots": 8, "hosts": [{**host, "address": "10.0.0.2", "rank": 1, "slots": 8}, host]})
-    )
-    assert "" == names.ask("root", "/nowhere", "r", "n")
-
-
 # Facts of hosts ---------------------------------------------------------------------------------------------------------
 
 LINKS = {
@@ -136,24 +105,6 @@ def test_a_host_s_card_has_its_address(address: str, expected: Any) -> None:
     assert expected == _interface_of(address, LINKS)
     if address == "gpu1":
         assert (None, None, "") == _interface_of(address, {name: LINKS[name] for name in ("lo", "down")})
-
-
-RAW = {
-    "kernel": "6", "python": "3.11", "packages": {}, "mpirun": None, "mpirun_version": None, "interfaces": LINKS,
-    "cores": 4, "gpus": None, "efa": False, "shared": "yes", "is_root": False, "free_port": 7,
-}  # fmt: skip
-
-
-def test_hosts_agree_or_the_odd_ones_are_named() -> None:
-    """Most are usual; a driver that does not answer is not none."""
-    hosts = [Host(rank=n, address=f"10.0.1.{n}", slots=1) for n in range(4)]
-    facts: dict[Host, HostFacts] = {
-        h: read_facts(h, {**RAW, "gpus": ["GPU"] * (1 + (n > 2))}) for n, h in enumerate(hosts)
-    }
-    assert "6" == agreed(facts, "the kernel", lambda f: f.kernel)
-    with pytest.raises(ClusterError, match=r"^GPUs differs between the hosts: 1 on 3 of 4, but 2 on 10.0.1.3$"):
-        agreed(facts, "GPUs", lambda f: f.gpus)
-    assert [None, 0] == [read_facts(hosts[0], {**RAW, "gpus": found}).gpus for found in (None, [])]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,131 +166,7 @@ def made(tmp_path: Path, text: str) -> Any:
     return matrix_file.read(tmp_path / "m.toml")
 
 
-def test_an_axis_is_a_flag_a_setting_a_variable_or_ours(tmp_path: Path) -> None:
-    """By its name; np, per and program are our own and hide none of those that follow."""
-    (cell,) = cells(
-        made(tmp_path, '[over]\nprogram = ["python a.py"]\nnp = [2]\nper = ["node"]\nlr = [0.1]\nfp16 = [true]\n'
-             'xla = [false]\nTRAIN.LR = [3]\nSEED = [7]\n[env]\nDEBUG = true\nN = 1\n'.replace("TRAIN.LR", '"TRAIN.LR"'))
-    )  # fmt: skip
-    assert ("python", "a.py", "--lr", "0.1", "--fp16", "TRAIN.LR=3") == cell.words
-    assert ({"DEBUG": "true", "N": "1", "SEED": "7"}, 2, "node", "") == (cell.env, cell.np, cell.per, cell.trainer)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("np = 2\nnone = 1\n[over]\na = [1]", "m.toml:2: none: no such field"),
-        ("np = true\n[over]\na = [1]", "m.toml:1: np: is not int"),
-        ("[over]\na = 1", "over.a: is no list of values; write it like a = "),
-        ("[over]\na = []", "over.a: is no list of values"),
-        ("[over]\nnp = [0]", "over.np: 0 is no number of ranks"),
-        ("[over]\nnp = [true]", "over.np: True is no number of ranks"),
-        ("[over]\na = [1, 1]", "over.a: has a value twice"),
-        ("[over]\na = [[1]]", r"over.a: \[1\] is no plain value"),
-        ("[over]\na = [1]\n[[skip]]\nb = 1", "skip: names 'b', which is no axis; there are a"),
-        ("[over]\na = [1]\n[columns]\nx = 'a'", "columns.x: has 0 groups"),
-        ("[over]\na = [1]\n[columns]\nx = '(a'", "columns.x: is no pattern"),
-        ("name = 'A b'\n[over]\na = [1]", "name: is 'A b'; use small letters"),
-    ],
-)
-def test_what_is_no_matrix_is_named(tmp_path: Path, text: str, says: str) -> None:
-    """With the line where there is one, and what to write."""
-    with pytest.raises(ConfigError, match=says):
-        made(tmp_path, text)
-
-
-def test_a_state_is_its_rows(tmp_path: Path) -> None:
-    """What is to do, goes on, and has ended; what is damaged is no state."""
-    three = cells(made(tmp_path, "[over]\na = [1, 2, 3]"))
-    state = State().with_entry(three[0], Entry(job="j0", state="succeeded", measured={"x": 1}))
-    state = state.with_entry(three[1], Entry(job="j1")).with_entry(three[2], Entry(job="j2", state="failed", cause="c"))
-    assert [
-        {"a": 1, "job": "j0", "state": "succeeded", "x": 1},
-        {"a": 2, "job": "j1", "state": "going"},
-        {"a": 3, "job": "j2", "state": "failed", "cause": "c"},
-    ] == rows(three, state)
-    assert [True, False, False] == [state.is_done(cell) for cell in three]
-    assert {"a": 1, "job": "", "state": "to do"} == rows(three, State())[0]
-    assert state == parse(text_of(state, three))
-    assert State() == parse(" \n")
-    for bad in ("{", '{"cells": 1}', '{"cells": {"a": {"job": 1}}}', "[]"):
-        with pytest.raises(ValueError, match=":"):
-            parse(bad)
-
-
 # Words, numbers and files ---------------------------------------------------------------------------------------------
-
-
-def test_a_family_without_samples_is_not_told() -> None:
-    """Labels are text, in quotes that hold; whole numbers are told as such."""
-    family = Family("a_b", 'two\nlines "q"', "counter")
-    assert "" == numbers_text([family])
-    family.add(None, x=1)
-    assert [] == family.samples
-    for value in (1, 0.5, float("inf"), float("-inf"), float("nan"), float(1 << 53)):
-        family.add(value, host='q"\\', n=3)
-    family.add(2)
-    label = r'a_b{host="q\"\\",n="3"}'
-    assert [
-        r'# HELP a_b two\nlines "q"', "# TYPE a_b counter", f"{label} 1", f"{label} 0.5", f"{label} +Inf",
-        f"{label} -Inf", f"{label} NaN", f"{label} 9007199254740992.0", "a_b 2",
-    ] == numbers_text([family]).splitlines()  # fmt: skip
-
-
-def test_only_the_last_line_is_a_file_s_mark(tmp_path: Path) -> None:
-    """A text that has none, or another's digest, is a person's."""
-    ours = written.whole_file(tmp_path / "f", "a\n").text
-    for text, is_ours in (
-        (ours, True),
-        ("a\n", False),
-        ("", False),
-        (ours.replace("a\n", "b\n", 1), False),
-        (ours[:-3], False),
-    ):
-        assert is_ours == written._is_ours(text, written.MARK)
-    lines = tuple(f"l{n}" for n in range(14))
-    assert [*lines[:12], "... and 2 more lines"] == written._cut(lines)
-    assert list(lines[:12]) == written._cut(lines[:12])
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its mode; where it cannot be, nothing half written stays."""
-    files.write_json(tmp_path / "f", {"a": 1}, mode=0o600)
-    assert ('{\n  "a": 1\n}\n', 0o600) == ((tmp_path / "f").read_text(), 0o777 & (tmp_path / "f").stat().st_mode)
-    (tmp_path / "d/x").mkdir(parents=True)
-    with pytest.raises(OSError, match="directory"):
-        files.write_atomically(tmp_path / "d", "text")
-    assert ["d", "f"] == sorted(p.name for p in tmp_path.iterdir())
-    monkeypatch.setattr(files, "IS_CHECKOUT", False)
-    assert files.shipped("scripts/x").parts[-4:] == ("dlami", "shipped", "scripts", "x")
-
-
-def test_output_goes_to_the_stream_of_its_name(
-    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where stdout is for an answer all of it goes to stderr; a stream that is closed takes nothing."""
-    for stream in ("stdout", "stderr"):
-        terminal.pass_on(None, stream, stream.encode())
-        terminal.pass_on_to_stderr(None, stream, b"!")
-    said = capfdbinary.readouterr()
-    assert (b"stdout", b"!stderr!") == (said.out, said.err)
-    monkeypatch.setattr(sys, "stdout", None)
-    terminal.pass_on(None, "stdout", b"x")
-    assert (b"", b"") == tuple(capfdbinary.readouterr())
-
-
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [("/bin/dlami", "'dlami jobs.stop x'"), ("program.py", "'dlami jobs.stop x'"), ("/bin/inv", "'inv jobs.stop x'")],
-)
-def test_tasks_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
-    """By the command that was started; what follows two dashes is the program's own."""
-    monkeypatch.setattr(sys, "argv", [program, "a", "--", "b", "--", "c"])
-    assert said == as_typed("'inv jobs.stop x'")
-    assert "inv. X" == as_typed("inv. X")
-    assert ["b", "--", "c"] == rest()
-    monkeypatch.setattr(sys, "argv", [program, "a"])
-    assert [] == rest()
 
 
 def test_output_that_nobody_takes_ends_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,14 +181,6 @@ def test_output_that_nobody_takes_ends_the_command_line(monkeypatch: pytest.Monk
         full = unwritten(OSError(number, "full"))
         assert full
         assert ("its output, or a file, could not be written: full", 1) == (full.message, full.code)
-
-
-def test_a_field_s_error_is_kept_short() -> None:
-    """Which, what and what to do; a long value is cut."""
-    error = FieldError("f" * 100, "p", "r")
-    assert "f" * 100 == error.field
-    assert str(error).endswith(": p; r")
-    assert len(str(error)) < 100
 
 
 # Labs -----------------------------------------------------------------------------------------------------------------
@@ -442,12 +261,3 @@ def test_a_lab_host_that_failed_says_its_last_words(tmp_path: Path, monkeypatch:
         assert other.poll() is None
     assert {Path("/tmp"), Path("/run"), Path("/dev")} <= nodes.hidden_folders()
     assert Path("/") not in nodes.hidden_folders()
-
-
-@pytest.mark.parametrize(("images_per_s", "size"), [(1e6, 64), (0.001, 32)])
-def test_a_demo_fits_any_machine(images_per_s: float, size: int) -> None:
-    """Small images on a slow one; never more than two epochs."""
-    fit = demo.fitted(images_per_s)
-    assert size == fit.image_size
-    assert 1.0 <= fit.num_epochs <= 2.0
-    assert f"this machine trains {images_per_s:.0f} images/s at 64 pixels: " in str(fit)

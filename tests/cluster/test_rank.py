@@ -89,24 +89,6 @@ def test_hosts_lies_beside_a_program_that_the_job_has_a_copy_of(
     assert own == (place / "hosts").is_file() or expected
 
 
-def test_a_program_for_each_node_has_all_of_its_host() -> None:
-    """`torchrun train.py` needs no word more: it takes the rest from PET_*."""
-    said = world(told(1, "node", size=2))
-
-    assert ("1", "2", "1", "2") == tuple(said[n] for n in ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES"))
-    assert {"2", "8", "1", "10.0.1.10", "23456"} == {v for k, v in said.items() if k.startswith("PET_")}
-    assert "8" == said["DSTACK_GPUS_PER_NODE"]
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(96, "12"), (9, "1"), (4, "1")])
-def test_ranks_of_a_host_share_its_cores(cores: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight of them; a program that is started once per host sees to that itself."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-
-    assert threads == defaults(told(), "")["OMP_NUM_THREADS"]
-    assert "OMP_NUM_THREADS" not in defaults(told(1, "node", size=2), "")
-
-
 def test_what_somebody_set_stays() -> None:
     """The device for gloo and NCCL, threads; but NCCL cannot read networks, which the profile may have for mpirun."""
     own = {"GLOO_SOCKET_IFNAME": "bond0", "OMP_NUM_THREADS": "5", "NCCL_SOCKET_IFNAME": "ens6"}

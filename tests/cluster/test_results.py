@@ -339,18 +339,3 @@ def test_what_is_no_place_in_s3_is_refused(place: str) -> None:
     """Before anything is started, with how it is written."""
     with pytest.raises(FieldError, match="s3://bucket/trainings"):
         check_results(place)
-
-
-@pytest.mark.parametrize("place", ["", "s3://bucket", "s3://bucket/", "s3://bucket/a/b-c/"])
-def test_what_is_a_place_in_s3_is_taken(place: str) -> None:
-    """A bucket, with or without a prefix."""
-    check_results(place)
-
-
-def test_records_of_older_jobs_have_no_results(tmp_path: Path) -> None:
-    """Their JSON goes to the laptop and back all the same."""
-    shown = view(made_job(tmp_path))
-    raw = json.loads(json.dumps(shown.to_json()))
-    raw.pop("sent")
-
-    assert type(shown).from_json(raw).results is None

@@ -17,10 +17,9 @@ from cluster.inventory import ROOT, Cluster
 from cluster.lab import nodes
 from cluster.lab.record import Lab
 from cluster.run import folding
-from cluster.run import progress as live
 from cluster.ssh import capture
 from cluster.ssh.capture import Memory
-from cluster.ssh.fanout import Progress, Reach
+from cluster.ssh.fanout import Reach
 from cluster.ssh.result import FanOut, Result
 from tests.conftest import PATIENCE_S, Inv
 
@@ -32,15 +31,6 @@ def answers(*texts: Any, code: int = 0) -> Any:
         "x",
         {h: Result(host=h, exit_code=code, stdout=t.encode(), seconds=0.1) for h, t in zip(HOSTS, texts, strict=False)},
     )
-
-
-def test_diff_shows_the_odd_one_against_the_majority() -> None:
-    """Only the lines that differ."""
-    usual = "driver 550\nkernel 6.8\nefa yes\n"
-
-    assert (
-        "10.0.0.[1-2,4] (3)\n  driver 550\n  kernel 6.8\n  efa yes\n10.0.0.3 (1)\n  - driver 550\n  + driver 535"
-    ) == folding.folded(answers(usual, usual, usual.replace("550", "535"), usual), diff=True)
 
 
 def test_mask_folds_what_differs_only_by_the_host_s_own_name() -> None:
@@ -122,23 +112,6 @@ def test_output_beyond_the_limit_goes_to_disk(
     assert b"small\n" == result.stderr
     assert 1 == len(results.groups()), "equal outputs on disk are equal"
     assert "5,000,000 bytes of stdout in all, in " in folding.folded(results)
-
-
-def test_output_on_disk_of_a_passing_reach_is_removed(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
-    """Only `inv run` keeps it."""
-    monkeypatch.setattr(Memory.__init__, "__defaults__", (1000, 1 << 30))
-    with Reach(cluster) as reach:
-        path = reach.run([cluster.master], "head -c 5000 /dev/zero").check()[cluster.master].more["stdout"].path
-        assert path.exists()
-
-    assert not path.parent.exists()
-
-
-def test_the_status_line_names_the_slowest() -> None:
-    """Done, failed, running with seconds."""
-    progress = Progress(64, 60, 1, ((HOSTS[2], 12.3), (HOSTS[1], 3.0)))
-
-    assert "60 of 64 hosts done, 1 failed, 2 running, 12 s: 10.0.0.[2-3]" == live.status(progress)
 
 
 def test_the_status_line_is_for_terminals_only(inv: Inv, lab: Lab) -> None:

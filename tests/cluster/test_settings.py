@@ -81,13 +81,6 @@ def test_a_mistake_is_named_without_a_stack_too(toml: str | bytes, said: str, tm
     assert "\n" not in str(error.value)
 
 
-def test_a_stacks_file_is_a_clusters_file(tmp_path: Path) -> None:
-    """The one that `stack.init` writes says how to reach the hosts as well."""
-    cluster_in(tmp_path, GOOD)
-    access = load_cluster(str(tmp_path)).access
-    assert ("ubuntu", Path("~/k").expanduser(), "203.0.113.9") == (access.user, access.key, access.gateway)
-
-
 @pytest.mark.parametrize("field", ["name", "project", "shared", "results", "ssh.gateway", "nodes.instance_type", "x"])
 def test_a_value_as_long_as_a_book_is_told_in_short(field: str, tmp_path: Path) -> None:
     """Without its middle; which it is, what is wrong and what to write are told all the same."""
@@ -151,11 +144,6 @@ def test_fields_are_set_and_all_else_stays_as_it_was(toml: str) -> None:
     assert {**before, "ssh": {**before.get("ssh", {}), **wanted}} == after
     assert [line for line in toml.split("\n") if "#" in line and line not in once] == []
     assert once == with_fields(once, "ssh", wanted, "inv hosts.write")
-
-
-def test_a_comment_on_the_next_table_stays_above_it() -> None:
-    text = with_fields(EDITED[5], "ssh", {"gateway": "h"})
-    assert "# about the nodes\n[nodes]\n" in text
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import pytest
 
 from cluster.clusterfile.checks import FieldError
 from cluster.hosts import Host
-from cluster.inventory import Access, Cluster
+from cluster.inventory import Cluster
 from cluster.setup import at_boot, node_settings, setup
-from cluster.setup.node_settings import KERNEL, Change, apply_changes, find_changes, gpu_changes, kernel_changes
+from cluster.setup.node_settings import apply_changes, find_changes
 from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings
 from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, Script, read_script
-from cluster.setup.setup import Done, environment_of, install_environment, lines, run_script
+from cluster.setup.setup import Done, install_environment, run_script
 from cluster.ssh.fanout import Reach
 from cluster.ssh.result import FanOut, Result
 from tests.cluster.reach_here import ReachHere
@@ -40,46 +40,6 @@ def answering(monkeypatch: pytest.MonkeyPatch, module: Any, answer: Any) -> None
         return FanOut("ask", results), {h: one for h, one in said.items() if h not in failed}
 
     monkeypatch.setattr(module, "ask", ask)
-
-
-def test_what_became_of_a_host_is_a_value() -> None:
-    """Only what failed is not as it should be; so it is told as JSON."""
-    states = ("there", "before", "would run", "done", "failed")
-    assert ["failed"] == [s for s in states if Done(what="x", state=s).is_failed]
-    assert {
-        "host": "b", "rank": 1, "what": "x", "state": "failed", "why": "y", "tail": ("z",), "seconds": 2.5,
-    } == setup._done("x", {"state": "failed", "why": "y", "tail": ["z"], "seconds": 2.5}).record(B)  # fmt: skip
-    assert Done(what="x", state="done") == setup._done("x", {"state": "done"})
-
-
-def test_hosts_with_the_same_end_are_a_line() -> None:
-    """The failed ones come last, each with what it said."""
-    done = {A: Done(what="s", state="failed", why="it exited 7", tail=("one", "two"))}
-    done |= {B: Done(what="s", state="done"), C: Done(what="s", state="done")}
-    assert ["b,c  s: done", "a  s: FAILED, it exited 7", "    | one", "    | two"] == [
-        line.replace("[b-c]", "b,c") for line in lines(done)
-    ]
-    for state, says in (("there", "is there"), ("before", "was done before"), ("would run", "would run")):
-        assert [f"a  s: {says}"] == lines({A: Done(what="s", state=state)})
-    assert [] == lines({})
-
-
-def test_a_script_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each host its role; as whom one logs in, root where nobody is named."""
-    told: dict[Host, Any] = {}
-    answering(monkeypatch, setup, lambda h, *own: told.update({h: own}) or {"state": "done", "seconds": 1})
-    script, options = Script(name="s", text="x"), {"limit_s": 5.0, "force": False}
-    for access, user in ((Access(), "root"), (Access(user="u"), "u")):
-        done = run_script(REACH, a_cluster(access=access), [A, B], script, dry_run=False, **options)
-        assert {A: Done(what="s", state="done", seconds=1.0), B: Done(what="s", state="done", seconds=1.0)} == done
-        assert [("master", user), ("worker", user)] == [
-            (told[h][0]["DLAMI_ROLE"], told[h][0]["DLAMI_USER"]) for h in (A, B)
-        ]
-    assert {
-        "DLAMI_CLUSTER": "c", "DLAMI_ROLE": "master", "DLAMI_SHARED": "/efs", "DLAMI_PROJECT": "/p", "DLAMI_USER": "u",
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
-        "DEBIAN_FRONTEND": "noninteractive",
-    } == environment_of(name="c", role="master", shared="/efs", project="/p", user="u") == told[A][0]  # fmt: skip
 
 
 def test_a_dry_run_says_where_a_script_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,45 +87,6 @@ class ReachProject(ReachHere):
         return super().run(hosts, command.replace("exec p/", "exec ./p/"), **more)
 
 
-def test_a_setting_s_change_is_a_line() -> None:
-    """With its command until it is done, and with why where it failed."""
-    one = Change(what="w", before="1", after="2", command=("a", "b c"))
-    assert "w: 1 -> 2  (a 'b c')" == str(one)
-    done = Change(**{**vars(one), "is_done": True})
-    assert "w: 1 -> 2" == str(done)
-    assert "w: 1 -> 2  FAILED, no" == str(Change(**{**vars(one), "why_not": "no"}))
-    assert {**vars(one), "host": "b", "rank": 1, "command": ["a", "b c"]} == one.record(B)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "changes"),
-    [
-        ("persistence_mode", "[N/A]", []), ("persistence_mode", "Disabled", ["-pm 1"]), ("power.limit", "299.99", ["-pl 300.00"]),
-        ("power.limit", "300", []), ("power.default_limit", "[N/A]", []), ("clocks.max.memory", "900", ["-ac 900,1530"]),
-        ("clocks.applications.graphics", "1312", ["-ac 877,1530"]), ("clocks.max.graphics", "[N/A]", []),
-    ],
-)  # fmt: skip
-def test_each_setting_of_a_gpu_is_changed_by_itself(field: str, value: str, changes: list[str]) -> None:
-    """What it does not have is left alone."""
-    usual = ("0", "Enabled", "877", "1530", "877", "1530", "300.00", "300.00")
-    gpu = {**dict(zip(GPU_FIELDS, usual, strict=True)), field: value}
-    assert changes == [" ".join(c.command[3:]) for c in gpu_changes([gpu])]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "changes"),
-    [
-        (name, value, changes) for name, least in KERNEL.items()
-        for value, changes in ((str(least), []), (str(least - 1), [str(least)]), ("many", []))
-    ] + [("kernel.numa_balancing", "0", []), ("kernel.numa_balancing", "2", ["0"]), ("else", "1", [])],
-)  # fmt: skip
-def test_a_kernel_has_its_least(name: str, value: str, changes: list[str]) -> None:
-    """What has more keeps it; what must be off is set to nothing."""
-    made = kernel_changes({name: value})
-    assert changes == [c.after for c in made]
-    assert [("sysctl", "-w", f"{name}={after}") for after in changes] == [c.command for c in made]
-
-
 def test_settings_are_found_and_changed_host_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are compared, also those that are not to be changed; one that cannot be asked says why."""
     told = {"gpus": [], "kernel": {"kernel.numa_balancing": "1"}}
@@ -187,13 +108,6 @@ def test_settings_are_found_and_changed_host_by_host(monkeypatch: pytest.MonkeyP
     assert {B: [(True, ""), (False, "no")], C: [(False, "exited 1   | down")] * 2} == {
         h: [(c.is_done, c.why_not) for c in some] for h, some in done.items()
     }
-
-
-def test_settings_are_changed_as_root(tmp_path: Path) -> None:
-    """They are root's alone."""
-    asks = Change(what="w", before="1", after="2", command=("sh", "-c", '[ "$AS_ROOT" = yes ]'))
-    (done,) = apply_changes(ReachHere(tmp_path), {A: [asks]})[A]
-    assert (True, "") == (done.is_done, done.why_not)
 
 
 @pytest.fixture
@@ -292,20 +206,6 @@ def test_who_waits_for_another_set_up_does_not_wait_for_ever(own: list[Any], mon
     monkeypatch.setattr(onhost, "_PAUSE_S", 0.0)
     onhost.main("run", "s", "true", "d", 0.01, False, {})
     assert ("failed", f"another set-up runs here for 0.01 s: see {onhost.LOG}") == (own[0]["state"], own[0]["why"])
-
-
-def test_the_last_lines_of_a_log_are_told_by_the_script_s_name(own: list[Any], tmp_path: Path) -> None:
-    """Eight that say something, of the last 16 kB; a number of ours is no part of a complaint."""
-    (tmp_path / "log").write_text(
-        "x" * 20_000 + "\n" + "".join(f"{n}\n \n" for n in range(7)) + "/proc/self/fd/12: line 1: y  "
-    )
-    tail = onhost._tail("s.sh")
-    assert [*map(str, range(7)), "s.sh: line 1: y"] == tail
-    assert ["/proc/self/fd/x: y", "a /proc/self/fd/3: z", "s"] == [
-        onhost._without_path(line, "s") for line in ("/proc/self/fd/x: y", "a /proc/self/fd/3: z", "/proc/self/fd/3")
-    ]
-    (tmp_path / "log").write_text("x" * 16_384)
-    assert ["x" * 16_384] == onhost._tail("s")
 
 
 @pytest.mark.parametrize(

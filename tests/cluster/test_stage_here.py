@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,27 +15,18 @@ from typing import Any
 import pytest
 
 from cluster.hosts import Host
-from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.result import FanOut, Result
 from cluster.staging import stage as staging
 from cluster.staging.onhost import s3 as onhost
-from cluster.staging.onhost.archive import unpack
-from cluster.staging.onhost.client import sentence
 from cluster.staging.onhost.etag import etag_of, is_checksum
-from cluster.staging.onhost.files import finished
 from cluster.staging.onhost.folder import Folder
-from cluster.staging.onhost.keys import Prefix, digest_of, places, suffix_of
-from cluster.staging.onhost.look import look
+from cluster.staging.onhost.keys import Prefix, places, suffix_of
 from cluster.staging.stage import (
     Staged,
     how_it_went,
-    is_shared,
-    lines,
     not_moved,
     request_of,
-    total_progress,
 )
 from cluster.staging.status import status_lines
 from tests.tars import tar_of
@@ -146,22 +137,6 @@ def test_what_is_in_s3_comes_once(memory: Memory, tmp_path: Path) -> None:
     assert BEGAN.timestamp() == (tmp_path / "d/x").stat().st_mtime
 
 
-def test_one_object_is_asked_for_by_its_name(memory: Memory, tmp_path: Path) -> None:
-    """Where no folder is called so; what only begins like it does not come."""
-    memory.put(**{"a/x.bin": b"one", "a/x.bin2": b"two"})
-
-    assert 1 == moved(tmp_path / "d", "a/x.bin")["files"]
-    assert {"x.bin": b"one"} == there(tmp_path / "d")
-    with pytest.raises(LookupError, match=r"^no object is called s3://bucket/a/x; s3://bucket/a/ has x.bin, x.bin2$"):
-        moved(tmp_path / "d", "a/x")
-    memory.put(**{f"m/{n}": b"" for n in range(9)})
-    with pytest.raises(LookupError, match=r"/m/ has 0, 1, 2, 3, 4, 5, 6, 7, …$"):
-        moved(tmp_path / "d", "m/none/")
-    with pytest.raises(LookupError, match=r"^no object is called s3://bucket/none/x$"):
-        moved(tmp_path / "d", "none/x")
-    assert 2 == moved(tmp_path / "e", "a/x*")["files"]
-
-
 def test_a_dry_run_counts_and_writes_nothing(memory: Memory, tmp_path: Path) -> None:
     """What would come, and what is there."""
     memory.put(**{"x": b"one", "y": b"four"})
@@ -169,17 +144,6 @@ def test_a_dry_run_counts_and_writes_nothing(memory: Memory, tmp_path: Path) -> 
 
     assert (2, 7, 0) == (said["files"], said["bytes"], said["skipped"])
     assert not (tmp_path / "d").exists()
-
-
-def test_hosts_with_one_folder_share_out_what_there_is(memory: Memory, tmp_path: Path) -> None:
-    """Every n-th is a host's, also of what is refused; each says what it has seen, one alone does not."""
-    memory.put(**{name: name.encode() for name in "abcde"} | {"/x": b"", "//y": b""})
-    parts = [moved(tmp_path / f"{n}", part=(n, 2)) for n in range(2)]
-
-    assert [{"a", "c", "e"}, {"b", "d"}] == [set(there(tmp_path / f"{n}")) for n in range(2)]
-    assert [(4, 1), (3, 1)] == [(p["objects"], p["num_failed"]) for p in parts]
-    assert [(7, digest_of(memory.objects))] * 2 == [p["seen"] for p in parts]
-    assert "seen" not in moved(tmp_path / "2")
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"x"], ids=["short", "changed"])
@@ -249,24 +213,6 @@ def test_who_is_ended_moves_nothing_more(memory: Memory, tmp_path: Path) -> None
     asked._moving.add(str(part))
     asked._remove_parts()
     assert not part.exists()
-
-
-def test_who_is_silent_is_named(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk that was asked, else the endpoint, else the bucket."""
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    request = {**vars(request_of("s3://bucket/", str(tmp_path))), "part": (0, 1), "silence_s": 2.5}
-    asked = onhost.Staging(request)
-    assert asked._why_silent().startswith("nothing has come from S3 (s3://bucket) for 2.5 s: is there a way to it")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://env")
-    assert asked._why_silent().startswith("nothing has come from http://env for")
-    assert (
-        onhost.Staging({**request, "endpoint": "http://own"})
-        ._why_silent()
-        .startswith("nothing has come from http://own")
-    )
-    with asked._silence.asking_disk("/slow/file"):
-        assert asked._why_silent().startswith("/slow/file: the file system here has not told for 2.5 s what is there")
-    assert asked._why_silent().startswith("nothing")
 
 
 @pytest.mark.parametrize(("data", "code"), [(b"whole", 0), (None, 1)])
@@ -372,85 +318,9 @@ def test_a_folder_knows_what_it_has(tmp_path: Path) -> None:
     assert {"sub/f", "sub/d/x"} == {name for name in there(tmp_path / "top") if name != "link"}
 
 
-def test_an_archive_may_become_so_much_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty-four times its bytes, each member at least a KiB; nothing is written through its own links."""
-    monkeypatch.setattr("cluster.staging.onhost.archive._SMALL", 4096)
-    packed = archive(a=b"x" * 1024, b=b"x" * 1024)
-    unpack(io.BytesIO(packed), 64, str(tmp_path / "a"))
-    assert 2 == len(there(tmp_path / "a"))
-    with pytest.raises(OSError, match="it becomes more than 4,096 bytes from 63"):
-        unpack(io.BytesIO(archive(a=b"x" * 1024, b=b"x" * 1025)), 63, str(tmp_path / "b"))
-    unpack(io.BytesIO(archive(a=b"x" * 1024, b=b"x" * 1025)), 65, str(tmp_path / "c"))
-
-
-def test_unfinished_files_count_by_themselves(tmp_path: Path) -> None:
-    """A look at a folder says what is whole, how many shards there are, and a sample that is the contents'."""
-    (tmp_path / ".x.dlami-part").mkdir()
-    for name in ("train-00000-of-00002", "train-1-of-2", "other", ".x.dlami-part/inner"):
-        (tmp_path / name).write_bytes(b"123")
-    seen = look(str(tmp_path))
-    assert (True, 3, 9, 2, 1) == tuple(seen[n] for n in ("there", "files", "bytes", "shards", "unfinished"))
-    assert {"other": 1} == finished({"other": 1, ".x.dlami-part/inner": 1, "a/.y.dlami-part": 2})
-    (tmp_path / "other").write_bytes(b"124")
-    assert seen["sample"] != look(str(tmp_path))["sample"]
-    assert (False, 0, 0) == tuple(look(str(tmp_path / "none"))[n] for n in ("there", "files", "bytes"))
-
-
-def test_what_went_wrong_is_a_sentence() -> None:
-    """With the file's name where there is one; what nobody has a word for by its kind."""
-
-    class NoCredentialsError(Exception):
-        pass
-
-    for error, said in (
-        (FileNotFoundError(2, "No such file", "/x"), "/x: no such file"),
-        (OSError(28, "No space left"), "no space left"),
-        (ValueError("two\n  lines"), "two lines"),
-        (ValueError(), "ValueError"),
-    ):
-        assert said == sentence(error)
-    assert sentence(NoCredentialsError()).startswith("this host has no credentials: give its role access")
-
-
 # From the operator's side --------------------------------------------------------------------------------------------
 
 HERE, ALSO_HERE = Host(rank=0, address="localhost", slots=1), Host(rank=1, address="127.0.0.1", slots=1)
-
-
-@pytest.fixture
-def both(tmp_path: Path) -> Iterator[Reach]:
-    """This machine, as two hosts that see the same folders."""
-    made = Cluster(name="x", hosts=(HERE, ALSO_HERE), folder=tmp_path, shared=str(tmp_path), project="")
-    with Reach(made) as reach:
-        yield reach
-
-
-def test_a_folder_is_shared_where_all_see_what_one_writes(both: Reach, tmp_path: Path) -> None:
-    """Also one that is still to be made; nothing of the question stays. One host shares with nobody."""
-    assert is_shared(both, (HERE, ALSO_HERE), str(tmp_path / "not/yet"))
-    assert [] == list(tmp_path.iterdir())
-    assert not is_shared(both, (HERE,), str(tmp_path))
-    assert not is_shared(both, (HERE, ALSO_HERE), "/proc/self/fd/none")
-
-
-class Apart:
-    """Hosts that do not see each other's folders, and of which one may not answer."""
-
-    def __init__(self, *, answers: bool) -> None:
-        self.answers = answers
-
-    def run(self, hosts: Any, command: str, limits: Any) -> FanOut:
-        text = command.rpartition("printf %s%s ")[2].split(" ")[0] + "/top" if "printf" in command else ""
-        codes = {h: int("[ -e" in command and h != HERE) if self.answers else None for h in hosts}
-        return FanOut(
-            command, {h: Result(host=h, exit_code=c, stdout=text.encode(), seconds=0) for h, c in codes.items()}
-        )
-
-
-def test_hosts_that_do_not_see_it_have_folders_of_their_own() -> None:
-    """So it is where none of them answers."""
-    for answers in (True, False):
-        assert not is_shared(Apart(answers=answers), (HERE, ALSO_HERE), "/top")
 
 
 RESULT = {"files": 2, "bytes": 5_000_000, "skipped": 1, "objects": 3, "failed": {}, "num_failed": 0, "seconds": 2.0}
@@ -470,27 +340,6 @@ def test_how_it_went_is_what_the_host_said_last() -> None:
     assert "its answer did not arrive whole" == staging.staged(result(0, b"")).error
     assert "exited 3   | oh" == staging.staged(result(3, b"oh")).error
     assert RESULT == staging.staged(result(0, b"motd" + framed({"result": RESULT}))).said
-
-
-def test_each_host_has_a_line_and_equal_troubles_one() -> None:
-    """With its own rate; of a dry run those that would get the same are one line."""
-    said = [Staged(HERE, None, RESULT), Staged(ALSO_HERE, None, RESULT)]
-    assert [
-        "localhost  2 moved, 5.0 MB, 2.5 MB/s; 1 were there",
-        "127.0.0.1  2 moved, 5.0 MB, 2.5 MB/s; 1 were there",
-    ] == lines(said).splitlines()
-    assert lines(said, plan=True).endswith("(2)  would move 2, 5.0 MB; 1 are there")
-    assert lines([Staged(h, "full", {}) for h in (HERE, ALSO_HERE)]).endswith("(2)  FAILED: full")
-    assert {"host": "localhost", "rank": 0, "error": None, **RESULT} == said[0].record()
-
-
-def test_progress_is_of_all_hosts_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the rate since it began, and what is left by that."""
-    monkeypatch.setattr(staging, "time", SimpleNamespace(monotonic=lambda: 110.0))
-    at = {HERE: (30_000_000, 50_000_000), ALSO_HERE: (20_000_000, 50_000_000)}
-
-    assert " 50% of 100 MB on 2 hosts, 5.0 MB/s, 10 s left" == total_progress(100.0)(at)
-    assert "  0% of 0 MB on 1 host, 0.0 MB/s" == total_progress(110.0)({HERE: (0, 0)})
 
 
 def test_the_same_data_on_all_hosts_is_one_line_and_fine() -> None:

@@ -31,10 +31,10 @@ from cluster.staging.onhost import s3 as onhost
 from cluster.staging.onhost.archive import unpack
 from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
-from cluster.staging.onhost.keys import Prefix, places
+from cluster.staging.onhost.keys import places
 from cluster.staging.onhost.look import look
 from cluster.staging.onhost.silence import Silence
-from cluster.staging.stage import SILENCE_S, Staged, environment_of, lines, of_one_list, request_of
+from cluster.staging.stage import SILENCE_S, Staged, environment_of, of_one_list, request_of
 from tests import fake_s3
 from tests.conftest import PATIENCE_S, wait_for
 
@@ -122,13 +122,6 @@ def _is_text(name: Any) -> Any:
         return False
 
 
-def test_long_names_that_begin_alike_have_parts_of_their_own() -> None:
-    """Keys that differ after 200 letters shared one, and one's bytes ended in the other's file."""
-    names = ["n" * 200 + str(n) for n in range(50)] + ["n" * 200]
-
-    assert len(names) == len({part_of(name) for name in names})
-
-
 def test_one_writer_per_part(tmp_path: Path) -> None:
     """A second one is refused; the part that it had opened while the first one finished is no longer a part."""
     first = open_part(str(tmp_path / "f"))
@@ -140,30 +133,6 @@ def test_one_writer_per_part(tmp_path: Path) -> None:
 
     assert os.fstat(again).st_ino != (tmp_path / "f").stat().st_ino
     os.close(again)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("train", ("train/", "train/")), ("train/", ("train/", "train/")), ("", ("", "")), ("a/tr*", ("a/tr", "a/"))],
-)
-def test_a_prefix_is_a_folder_unless_it_says_otherwise(text: Any, expected: Any) -> None:
-    """A star at its end makes it the beginning of names."""
-    assert expected == Prefix.of(text)
-
-
-def test_what_only_begins_alike_stays_in_s3(s3: Any, server: Any, tmp_path: Path) -> None:
-    """`train` brings neither `train-old` nor `train.txt`; `train*` does, below names of their own; one object is itself."""
-    for key in ("d/train/1", "d/train/", "d/train-old/2", "d/train.txt", "d/train"):
-        s3.put_object(Bucket="bucket", Key=key, Body=b"x")
-    folder = staged(server, tmp_path / "folder", "d/train")
-    begin = staged(server, tmp_path / "begin", "d/train*")
-    one = staged(server, tmp_path / "one", "d/train.txt")
-
-    assert ["1"] == tree(tmp_path / "folder")
-    assert ["train-old/2", "train.txt", "train/1"] == tree(tmp_path / "begin")
-    assert ["train.txt"] == tree(tmp_path / "one")
-    assert [0, 1, 0] == [r["num_failed"] for r in (folder, begin, one)]
-    assert "in the same place as d/train/1" in begin["failed"]["d/train"]
 
 
 def test_a_prefix_that_matches_nothing_is_an_error_that_says_what_is_there(
@@ -195,17 +164,6 @@ def test_a_key_that_cannot_be_a_file_refuses_only_itself(s3: Any, server: Any, t
     assert result == {**result, "num_failed": 5, "objects": 9, "files": 4}
 
 
-def test_keys_alike_in_their_first_200_letters_keep_their_own_bytes(s3: Any, server: Any, tmp_path: Path) -> None:
-    """Sixteen at once, whose parts had one name."""
-    keys = ["k/" + "n" * 230 + f"{n:03}" for n in range(16)]
-    for key in keys:
-        s3.put_object(Bucket="bucket", Key=key, Body=key.encode() * 1000)
-    result = staged(server, tmp_path / "d", "k/")
-
-    assert (16, 0) == (result["files"], result["num_failed"])
-    assert all(key.encode() * 1000 == (tmp_path / "d" / key[2:]).read_bytes() for key in keys)
-
-
 def test_nothing_is_written_through_a_link(s3: Any, server: Any, tmp_path: Path) -> None:
     """A folder that is a link, a part that is one, a file that is one: what they lead to stays as it was."""
     outside = tmp_path / "outside"
@@ -225,18 +183,6 @@ def test_nothing_is_written_through_a_link(s3: Any, server: Any, tmp_path: Path)
     assert {"k/sub/x", "k/part"} == set(result["failed"])
     assert "is a link here, and nothing is written through it" in result["failed"]["k/sub/x"]
     assert not (folder / "file").is_symlink()
-
-
-def test_a_changed_object_of_equal_size_is_fetched_again(s3: Any, server: Any, tmp_path: Path) -> None:
-    """By its time; one that has not changed is not."""
-    s3.put_object(Bucket="bucket", Key="k/x", Body=b"old")
-    staged(server, tmp_path, "k/")
-    os.utime(tmp_path / "x", (1e9, 1e9))  # fetched in another second than the object is of now
-    s3.put_object(Bucket="bucket", Key="k/x", Body=b"new")
-    again, third = staged(server, tmp_path, "k/"), staged(server, tmp_path, "k/")
-
-    assert "new" == (tmp_path / "x").read_text()
-    assert [(1, 0), (0, 1)] == [(r["files"], r["skipped"]) for r in (again, third)]
 
 
 def test_what_arrives_damaged_never_has_the_name(
@@ -261,30 +207,6 @@ def test_what_arrives_damaged_never_has_the_name(
 
     assert ["y"] == tree(tmp_path)
     assert "what arrived is not what is there" in result["failed"]["k/x"]
-
-
-def test_a_dry_run_says_what_would_move_and_moves_nothing(s3: Any, server: Any, tmp_path: Path) -> None:
-    """Either way."""
-    s3.put_object(Bucket="bucket", Key="k/x", Body=b"12345")
-    result = staged(server, tmp_path / "new", "k", plan=True)
-    (tmp_path / "up").mkdir()
-    (tmp_path / "up/y").write_text("123")
-    up = staged(server, tmp_path / "up", "k", plan=True, upload=True)
-
-    assert [(1, 5), (1, 3)] == [(r["files"], r["bytes"]) for r in (result, up)]
-    assert not (tmp_path / "new").exists()
-    assert ["k/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
-    said = [Staged(Host(rank=n, address=f"10.0.0.{n + 1}", slots=1), None, {**result, "seconds": n}) for n in range(2)]
-    assert "10.0.0.[1-2] (2)  would move 1, 0.0 MB; 0 are there" == lines(said, plan=True)
-
-
-def test_unfinished_files_are_not_uploaded(s3: Any, server: Any, tmp_path: Path) -> None:
-    """What an interrupted copy left is no result."""
-    (tmp_path / ".x.dlami-part").write_text("half")
-    (tmp_path / "x").write_text("whole")
-    staged(server, tmp_path, "up", upload=True)
-
-    assert ["up/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
 
 
 def test_hosts_that_share_a_folder_must_have_seen_the_same(s3: Any, server: Any, tmp_path: Path) -> None:
@@ -530,30 +452,6 @@ def test_silence_after_the_end_is_nobody_s_business() -> None:
     assert not acted.is_set()
 
 
-def test_a_host_that_looks_at_many_files_is_not_silent(
-    s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each one that is listed for an upload is heard of, and each that is there already: a slow disk is no lost S3."""
-    heard: list[None] = []
-    count = Silence.heard
-
-    def counted(silence: Silence) -> None:
-        heard.append(None)
-        count(silence)
-
-    for n in range(200):
-        s3.put_object(Bucket="bucket", Key=f"k/{n}", Body=b"")
-    staged(server, tmp_path, "k")
-    monkeypatch.setattr(Silence, "heard", counted)
-    again = staged(server, tmp_path, "k")
-    num_skipping = len(heard)
-    onhost.Staging(asked(server, tmp_path, "k", upload=True))._files_here()
-
-    assert 200 == again["skipped"]
-    assert 200 <= num_skipping
-    assert 200 <= len(heard) - num_skipping
-
-
 def test_a_disk_that_does_not_answer_is_not_said_to_be_s3(
     s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -638,15 +536,3 @@ def test_the_environment_is_taken_from_here_and_no_secret_is_on_a_command_line()
     ):
         with pytest.raises(ConfigError, match=expected):
             environment_of([word], here)
-
-
-def test_hosts_that_fail_alike_are_shown_once() -> None:
-    """Sixty-four times the same sentence is one line."""
-    hosts = [Host(rank=n, address=f"10.0.0.{n + 1}", slots=1) for n in range(3)]
-    moved = {"files": 1, "bytes": 2_000_000, "seconds": 1.0, "skipped": 0}
-    text = lines([Staged(hosts[0], None, moved), *(Staged(h, "NoSuchBucket", {}) for h in hosts[1:])])
-
-    assert [
-        "10.0.0.1  1 moved, 2.0 MB, 2.0 MB/s; 0 were there",
-        "10.0.0.[2-3] (2)  FAILED: NoSuchBucket",
-    ] == text.splitlines()

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.jobs import cost
 from cluster.jobs import steps as cluster_steps
-from cluster.jobs.cost import Bill, Paid, bill_in, priced, with_dollars
+from cluster.jobs.cost import Bill, Paid, priced
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.steps import Step, Steps
@@ -120,14 +120,6 @@ def test_a_job_costs_what_its_instances_do_meanwhile(instances: Any, dollars: fl
     assert dollars == Bill(instances).dollars(T, T + 4 * 3600)
 
 
-def test_a_bill_is_read_from_its_answer() -> None:
-    """What is none is no bill."""
-    said = b'{"hosts": [{"begins": "2027-01-15T08:00:00+00:00", "ends": null, "usd_per_hour": 2}]}'
-    found = bill_in(said)
-    assert found == Bill((paid(0, None),))
-    assert None is bill_in(b"") is bill_in(b"[]") is bill_in(b"{}") is bill_in(b'{"hosts": [{}]}')
-
-
 VIEW = JobView(
     job=a_job("true", "j", stack="us-east-1/demo"),
     status=Status(state=JobState.SUCCEEDED),
@@ -156,8 +148,3 @@ def test_prices_are_asked_for_here_where_the_master_does_not_know_them(
     alone = dataclasses.replace(VIEW, job=a_job("true", "k"))
     assert 3 == len(priced([VIEW, VIEW, alone], lambda stack: asked))
     assert (["us-east-1/demo"] if is_asked_here else []) == stacks
-
-
-def test_a_job_that_has_not_begun_costs_nothing_yet() -> None:
-    """It stays as it is."""
-    assert VIEW == with_dollars(VIEW, Bill((paid(0, None),)))

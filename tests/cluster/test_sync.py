@@ -9,7 +9,7 @@ import pytest
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.sync import project
-from cluster.sync.project import Synced, lines, what_next
+from cluster.sync.project import Synced, lines
 from tests.typed_words import typed
 
 HOSTS = tuple(Host(rank=r, address=f"gpu{r}", slots=8) for r in range(4))
@@ -19,34 +19,6 @@ NEW, REFUSED = (
     [Synced(h, changed=2, some=("a", "b"), needs_install=True) for h in HOSTS[:2]],
     Synced(HOSTS[3], error="disk full", needs_install=True),
 )
-
-
-@pytest.mark.parametrize(
-    ("one", "says"),
-    [
-        ({}, "nothing changed, all there"),
-        ({"services": "started"}, "nothing changed, all there; its services: started"),
-        ({"changed": 1, "some": ("a",)}, "1 file: a"),
-        ({"removed": 1, "some": ("a",)}, "0 files, 1 removed: a"),
-        ({"changed": 2, "removed": 1, "some": ("a", "b"), "services": "missing"},
-         "2 files, 1 removed: a, b …; its services: missing"),
-        ({"changed": 9, "error": "disk full"}, "FAILED: disk full"),
-    ],
-)  # fmt: skip
-def test_how_it_went_is_a_line(one: Any, says: str) -> None:
-    """With the names of some files, and whether there are more."""
-    assert says == str(Synced(HOSTS[0], **one))
-
-
-def test_hosts_that_are_alike_share_a_line() -> None:
-    """And the others have their own."""
-    assert "gpu[0-1] (2)  2 files: a, b\ngpu3 (1)  FAILED: disk full" == lines([*NEW, REFUSED])
-
-
-def test_packages_are_to_be_installed_where_the_project_came() -> None:
-    """Not where it did not, nor where they are those of its files."""
-    assert REST == what_next(CLUSTER, [*NEW, Synced(HOSTS[2], changed=1), REFUSED])
-    assert "" == what_next(CLUSTER, [Synced(HOSTS[2], changed=1), REFUSED])
 
 
 @pytest.mark.parametrize(

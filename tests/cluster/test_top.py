@@ -20,16 +20,15 @@ from rich.console import Console
 from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.hosts import Host
-from cluster.top.columns import COLUMNS, size
+from cluster.top.columns import size
 from cluster.top.command import Screen, TopRequest, _frames, check, sort_named
-from cluster.top.gather import FRAME_S, SPREAD_S, pinged_by
-from cluster.top.keys import names_of
+from cluster.top.gather import FRAME_S, SPREAD_S
 from cluster.top.odd import MEASURES, with_odd
 from cluster.top.onhost import counters
 from cluster.top.onhost import jobs as onhost_jobs
-from cluster.top.onhost.gpus import QUERY, Gpus
+from cluster.top.onhost.gpus import Gpus
 from cluster.top.onhost.jobs import Jobs
-from cluster.top.onhost.ping import Ping, _checksum
+from cluster.top.onhost.ping import Ping
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
 from cluster.top.seen import Frame, HostSeen, JobSeen, Rank, Sight
 from cluster.top.table import SORTS, View, in_order, lines, scrolled
@@ -113,14 +112,6 @@ def test_gpus_as_nvidia_smi_prints_them(name: Any, use: Any, celsius: Any, watts
     assert watts == vitals.gpus[0].watts
     assert vitals.gpu_trouble.startswith(trouble)
     assert bool(trouble) == bool(vitals.gpu_trouble)
-
-
-def test_an_nvidia_smi_that_hangs_is_said() -> None:
-    """Its last lines are shown with their age."""
-    hangs = {**told("g5"), "gpus": {**told("g5")["gpus"], "age_s": 42.0}}
-
-    assert "nvidia-smi is silent for 42 s" == vitals_of(hangs).gpu_trouble
-    assert 7 == len(QUERY.split(","))
 
 
 class Owed:
@@ -207,31 +198,6 @@ def test_the_rank_that_all_wait_for_is_marked(fields: Any, text: Any) -> None:
     assert [(), (text,), (), ()] == [tuple(o.text for o in h.odd) for h in found]
 
 
-def test_a_gpu_that_idles_while_the_others_work_is_marked() -> None:
-    """One of eight is enough, and the one that is hot besides."""
-    usual = vitals_of({**told("p4d.24xlarge-535.183"), "ranks": ANSWER["ranks"]})
-    calm = tuple(dataclasses.replace(g, use=0.97, celsius=53.0, watts=330.0) for g in usual.gpus)
-    hosts = [seen(n, vitals=None) for n in ()] + [
-        dataclasses.replace(seen(n), vitals=dataclasses.replace(usual, gpus=usual.gpus if n == 1 else calm))
-        for n in range(3)
-    ]
-
-    assert [set(), {"gpu", "heat", "watts"}, set()] == [{o.what for o in h.odd} for h in with_odd(hosts)]
-
-
-def test_nobody_is_odd_among_two_or_beside_hosts_that_do_something_else() -> None:
-    """Of two nobody can say which; a host without a rank is not slow at training; who is not seen is compared to nobody."""
-    idle = [dataclasses.replace(seen(n), rates=rates(vitals_of(ANSWER), vitals_of(LATER))) for n in range(3)]
-    busy = dataclasses.replace(seen(3), rates=dataclasses.replace(idle[0].rates, cpu=1.0))  # type: ignore[type-var]
-    other = dataclasses.replace(busy, vitals=vitals_of({**ANSWER, "ranks": [{**ANSWER["ranks"][0], "job": "another"}]}))
-
-    assert [()] * 2 == [h.odd for h in with_odd([seen(0), dataclasses.replace(seen(1), ping_s=1.0)])]
-    assert ("cpu",) == tuple(o.what for o in with_odd([*idle, busy])[3].odd)
-    assert () == with_odd([*idle, other])[3].odd
-    gone = dataclasses.replace(seen(3), sight=Sight.GONE, ping_s=1.0)
-    assert () == with_odd([*idle, gone])[3].odd
-
-
 def test_what_trainers_write_of_a_rank_is_found_by_its_number() -> None:
     """Shares of a step; nothing where they write nothing, or fewer ranks than there are."""
     rank = Rank(job="j", attempt=1, rank=1, step=3, phase=Phase.STEP, silent_s=0.0)
@@ -299,16 +265,6 @@ def test_every_size_of_a_terminal_is_filled_and_not_left(
     assert all(line.cell_len <= width for line in shown)
 
 
-def test_what_is_odd_is_seen_on_a_narrow_terminal() -> None:
-    """Columns go, the mark stays."""
-    shown = frame(seen(0), dataclasses.replace(seen(1), ping_s=0.05), seen(2))
-    narrow = text_of(shown, width=72)
-
-    assert "◀ ping 50 ms, others 0" in next(line for line in narrow if line.startswith("10.0.0.2"))
-    assert "READ/s" not in "".join(narrow)
-    assert "READ/s" in "".join(text_of(shown))
-
-
 def test_ranks_have_lines_of_their_own_when_asked() -> None:
     """Each beside the GPU of its place on its host."""
     vitals = vitals_of(told("p4d.24xlarge-535.183"))
@@ -326,27 +282,6 @@ def test_ranks_have_lines_of_their_own_when_asked() -> None:
     assert scrolled(View(offset=3), -10, frame(host)) == 0
 
 
-def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """https://no-color.org: what is odd has its mark, who is away its words."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=True, width=200, highlight=False)
-    for line in lines(frame(seen(0), dataclasses.replace(seen(1), ping_s=0.05), seen(2)), View(), 200, None):
-        console.print(line)
-
-    assert "◀ ping 50 ms" in written.getvalue()
-    assert "\x1b[3" not in written.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "names"),
-    [(b"qc", ["q", "c"]), (b"\x1b[A\x1b[Br", ["up", "down", "r"]), (b"\x1b[5~", ["page up"]), (b"\x1b[15~\xc3", [])],
-)
-def test_keys_are_letters_and_arrows(data: Any, names: Any) -> None:
-    """An arrow's letters are not taken for keys."""
-    assert names == names_of(data)
-
-
 def test_bad_input_is_refused_before_anybody_is_asked() -> None:
     """With what there is to choose from."""
     with pytest.raises(ConfigError, match=r"every 0\.5 s at most"):
@@ -354,17 +289,6 @@ def test_bad_input_is_refused_before_anybody_is_asked() -> None:
     with pytest.raises(ConfigError, match="host, odd, cpu"):
         check(TopRequest(view=View(sort=sort_named("height"))))
     check(TopRequest(view=View(sort=sort_named("img/s"))))
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 64])
-def test_every_host_is_pinged_by_three_others(number: Any) -> None:
-    """As far as there are so many; none pings itself."""
-    hosts = [Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(number)]
-    pinged = [pinged_by(h, hosts) for h in hosts]
-
-    assert {min(3, number - 1)} == {len(p) for p in pinged}
-    assert all(h.address not in p for h, p in zip(hosts, pinged, strict=True))
-    assert {min(3, number - 1)} == {sum(h.address in p for p in pinged) for h in hosts}
 
 
 @pytest.mark.parametrize(
@@ -385,12 +309,6 @@ def test_every_host_is_pinged_by_three_others(number: Any) -> None:
 def test_sizes_are_four_characters(amount: Any, text: Any) -> None:
     """Powers of 1000, as network cards are sold."""
     assert text == size(amount)
-
-
-def test_the_columns_fit_what_they_show() -> None:
-    """A title is no wider than its column, and an echo request's checksum is RFC 1071's."""
-    assert [] == [c.title for c in COLUMNS if len(c.title) > c.width]
-    assert 0xF7FF - 0x0000 == _checksum(b"\x08\x00\x00\x00\x00\x00\x00\x00")
 
 
 def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,26 +426,6 @@ def test_what_the_kernel_counts_is_told_in_bytes_and_ticks(monkeypatch: pytest.M
     assert 0.8 == counters.counters()["full"]
 
 
-def test_efa_s_traffic_counts_with_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way, whatever it is called; a count that is not there is nothing."""
-    numbers = {
-        "rx_bytes": 1,
-        "rdma_read_bytes": 2,
-        "rdma_write_recv_bytes": 4,
-        "tx_bytes": 8,
-        "rdma_read_resp_bytes": 16,
-    }
-    monkeypatch.setattr(os.path, "isdir", lambda path: True)
-    monkeypatch.setattr(os, "listdir", lambda path: ["a", "b"])
-    monkeypatch.setattr(counters, "_number", lambda path: numbers.get(Path(path).name, 0))
-    assert (14, 48) == counters._efa()
-    monkeypatch.undo()
-    for text, number in (("12\n", 12), ("none", 0), (None, 0)):
-        if text:
-            (tmp_path / "n").write_text(text)
-        assert number == counters._number(str(tmp_path / ("n" if text else "gone")))
-
-
 class Network(Ping):
     """A ping whose packets come back as a test says, from a socket of ours."""
 
@@ -554,16 +452,6 @@ def test_only_answers_to_what_was_sent_count() -> None:
     replies = Network((-1, 1, 0), (8, 1, 0), (0, 9, 0), (0, 1, 0.25), (0, 2, -1.0))
     assert [0.25, 0.0] == pytest.approx(replies._replies({1: 1000.0, 2: 1000.0}))
     assert [] == replies._replies({1: 1000.0})
-
-
-def test_networks_that_answer_no_ping_are_asked_three_times() -> None:
-    """Without others there is nothing to ask."""
-    asked: list[int] = []
-    silent = Network()
-    silent._send = lambda: asked.append(1) or {}  # type: ignore[method-assign]
-    assert [None] * 5 == [silent.shortest() for _ in range(5)]
-    assert 3 == len(asked)
-    assert None is Ping([]).shortest()
 
 
 @pytest.mark.parametrize(

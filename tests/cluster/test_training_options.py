@@ -10,7 +10,7 @@ import pytest
 
 from cluster.commandline.command import as_typed
 from cluster.commandline.jobs import ResumeOptions
-from cluster.commandline.starting import LEAST_HANG_S, TermOptions, number_of_ranks, seconds
+from cluster.commandline.starting import LEAST_HANG_S, seconds
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import JobView, Status
@@ -20,25 +20,6 @@ from tests.cluster.jobs_here import HERE, a_job
 from tests.conftest import PATIENCE_S
 
 CLUSTER = Cluster(name="c", hosts=(HERE,), folder=Path(), shared="/efs", project="/p")
-
-
-@pytest.mark.parametrize(("np", "expected"), [("", None), ("1", 1), ("64", 64)])
-def test_a_number_of_ranks(np: Any, expected: Any) -> None:
-    """None if none was given."""
-    assert expected == number_of_ranks(np)
-
-
-@pytest.mark.parametrize("np", ["two", "1,2", "0", "-1", "1.5", "٣", "1" * 5000])
-def test_no_number_of_ranks(np: Any) -> None:
-    """Refused with what was expected."""
-    with pytest.raises(ConfigError, match="expected one number of ranks, such as 4"):
-        number_of_ranks(np)
-
-
-@pytest.mark.parametrize(("text", "expected"), [("", None), ("0", 0.0), ("5", 5.0), ("900", 900.0)])
-def test_seconds_until_silence_is_a_hang(text: Any, expected: Any) -> None:
-    """None if none were given, which is not 0: never."""
-    assert expected == seconds(text, "--hang-after", LEAST_HANG_S)
 
 
 @pytest.mark.parametrize("text", ["4", "-1", "1e3", "soon", "1.5", "٣٠", "1" * 5000])
@@ -68,13 +49,6 @@ def test_a_job_that_is_resumed_keeps_the_terms_that_were_not_typed(typed: Any, c
     job = a_job("", "x", **vars(BEFORE))
     view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
     assert BEFORE == next_attempt(view, CLUSTER, None, None).terms
-
-
-def test_a_new_job_heals_on_usual_terms() -> None:
-    """And on those that were typed."""
-    assert HealingTerms() == TermOptions().terms
-    typed = TermOptions(no_heal=True, min_np="3", attempts_per_hour="2")
-    assert BEFORE == typed.terms
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from cluster.ssh.fanout import Reach
 from cluster.tunnels import client, service
 from cluster.tunnels.events import Runs
 from cluster.tunnels.local_port import join
-from cluster.tunnels.service import ServicePaths, Wanted
+from cluster.tunnels.service import Wanted
 from tests.cluster.test_job_records import on_record
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
@@ -260,20 +260,6 @@ def test_a_folder_that_another_user_has_made_is_refused(tmp_path: Path, monkeypa
         service.services_folder()
 
 
-def test_a_job_started_from_a_notebook_is_no_part_of_the_notebook() -> None:
-    """Ending the page must not end a training that somebody started in its terminal."""
-    tags = {service.TAG: "jupyter-1"}
-    sleepers = [
-        subprocess.Popen(["sleep", "60"], env={**os.environ, **tags, **more}) for more in ({}, {"DLAMI_JOB": "one"})
-    ]
-    try:
-        wait_for(lambda: {sleepers[0].pid} == set(service.tagged("jupyter-1")), 30, "the page's own is found alone")
-    finally:
-        for one in sleepers:
-            one.kill()
-            one.wait()
-
-
 def test_the_browser_s_arguments_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given a private file that leads to the page."""
     browser = tmp_path / "browser"
@@ -288,23 +274,3 @@ def test_the_browser_s_arguments_hold_no_secret(tmp_path: Path, monkeypatch: pyt
     assert "the-secret" not in called
     assert 0o600 == page.stat().st_mode & 0o777
     assert 'url=http://127.0.0.1:1/the-secret/"' in page.read_text()
-
-
-def test_what_is_served_is_shown_without_secrets() -> None:
-    """A line per page: what, since when, who looks."""
-    one = service.Service(
-        id="tensorboard-1", kind="tensorboard", job="all", asked_by="ann@laptop", pid=1, started=time.time() - 125,
-        port=1, path="/the-secret/", attended=True,
-    )  # fmt: skip
-
-    assert "tensorboard-1  all  2m  ann@laptop looks" == client.table([one])
-    assert "nothing is served" in client.table([])
-
-
-def test_a_page_s_end_leaves_what_it_cannot_know_alone(tmp_path: Path) -> None:
-    """A name that is no service's is refused, whatever path it is."""
-    from cluster.tunnels.__main__ import end_one
-
-    with pytest.raises(ConfigError, match="inv tunnels lists them"):
-        end_one("../../etc")
-    assert not ServicePaths(tmp_path / "none").wanted.exists()

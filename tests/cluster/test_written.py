@@ -54,15 +54,6 @@ def test_a_file_that_we_did_not_write_is_a_persons(text: str, tmp_path: Path) ->
         write(path, "10.0.0.3 slots=8\n")
 
 
-def test_one_edited_file_keeps_all_as_they_are(tmp_path: Path) -> None:
-    """Half a cluster's files would mean two clusters at once."""
-    ours, mine = tmp_path / "hosts", tmp_path / "known_hosts"
-    mine.write_text("by hand\n")
-    with pytest.raises(ConfigError):
-        written.write([written.whole_file(ours, "a slots=1\n"), written.whole_file(mine, "k\n")], force=False)
-    assert not ours.exists()
-
-
 def test_a_way_in_that_a_person_wrote_is_kept(tmp_path: Path) -> None:
     """Our own gateway of yesterday is replaced, a bastion of the operator's is not."""
     path = tmp_path / "cluster.toml"

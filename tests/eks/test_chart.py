@@ -62,9 +62,3 @@ def test_it_is_what_is_rendered_document_by_document(kube: KubeTools, folder: Pa
 
     assert len(expected) == len(made)
     assert by_name(expected) == by_name(made)
-
-
-def test_its_own_values_are_the_file_s(kube: KubeTools, folder: Path) -> None:
-    """Without other values it is the cluster of which it was written."""
-    made = [one for one in yaml.safe_load_all(helm(kube, "template", "any", folder)) if one]
-    assert by_name(documents(VARIANTS["least"])) == by_name(made)

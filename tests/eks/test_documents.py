@@ -1,13 +1,11 @@
 """Every document that is rendered: known to Kubernetes field by field, closed, found by its labels, losing no data."""
 
-import copy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster, of_values
+from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document
 from cluster.eks.plugins import efa_image
 from cluster.eks.render import rendered
@@ -16,7 +14,7 @@ from cluster.eks.staging import staging_job
 from cluster.errors import ConfigError
 from cluster.staging.stage import request_of
 from tests.eks import crd
-from tests.eks.clusters import EFA_NODES, LOCAL, LUSTRE, OPEN, VARIANTS, cluster
+from tests.eks.clusters import LOCAL, OPEN, VARIANTS, cluster
 from tests.eks.strict import KubeTools
 
 EVERYBODY = ("0.0.0.0/0", "::/0")
@@ -57,46 +55,6 @@ def test_kubernetes_knows_every_field(kube: KubeTools, name: str) -> None:
     assert {} == {
         f"{one['kind']} {one['metadata']['name']}": errors for one in found if (errors := wrong_in(kube, one))
     }
-
-
-# Slips of the finger as people make them: which document, where, what instead of what.
-TYPOS = [
-    ("Namespace", "metadata.label", {}),
-    ("ServiceAccount", "automountServiceAccountTokens", False),
-    ("Role", "rules.0.verb", ["get"]),
-    ("RoleBinding", "roleRef.name", 1),
-    ("PriorityClass", "preemptionPolicies", "Never"),
-    ("PriorityClass", "value", "1000"),
-    ("NetworkPolicy", "spec.policyType", ["Ingress"]),
-    ("NetworkPolicy", "spec.podSelector.matchLabel", {}),
-    ("PersistentVolume", "spec.persistentVolumeReclaimPolicies", "Retain"),
-    ("PersistentVolume", "spec.csi.volumeAttribute", {}),
-    ("PersistentVolume", "spec.accessModes", "ReadWriteMany"),
-    ("PersistentVolumeClaim", "spec.resources.request", {}),
-    ("Job", "spec.backOffLimit", 3),
-    ("Job", "spec.completions", "4"),
-    ("DaemonSet", "spec.template.spec.containers.0.volumeMount", []),
-    ("DaemonSet", "spec.template.spec.hostNetwork", "true"),
-    ("Deployment", "spec.template.spec.containers.0.securityContext.allowPriviledgeEscalation", False),
-    ("Deployment", "spec.template.spec.containers.0.readinessProbe.exec.commands", []),
-    ("Deployment", "spec.template.spec.containers.0.ports.0.containerPort", "6006"),
-    ("Deployment", "spec.template.spec.securityContext.seccompProfile.typ", "RuntimeDefault"),
-    ("Service", "spec.port", []),
-    ("Service", "spec.loadBalancerSourceRange", []),
-]
-
-
-@pytest.mark.parametrize(("kind", "path", "value"), TYPOS)
-def test_a_typo_is_found(kube: KubeTools, kind: str, path: str, value: Any) -> None:
-    """Each of these makes an error, at its place or above it."""
-    wrong = copy.deepcopy(next(one for one in documents(VARIANTS["all"]) if one["kind"] == kind))
-    *parents, last = path.split(".")
-    place = wrong
-    for parent in parents:
-        place = place[int(parent)] if parent.isdigit() else place[parent]
-    place[last] = value
-
-    assert any(last in error for error in kube.errors(wrong)), kube.errors(wrong)
 
 
 # checkov's rules on pods that mean something here, by their ids: its own environment is too large for each run of the tests.
@@ -296,18 +254,6 @@ def _of_node(pod: dict[str, Any]) -> set[str]:
     return set(mounts.values())
 
 
-def test_a_staging_shares_the_work_or_serves_each_node() -> None:
-    """A part each of a folder that all see; everything on each node's own."""
-    of = cluster("a", LOCAL, LUSTRE, **EFA_NODES)
-    shared, local = (staging_job(of, request_of("s3://bucket/in", folder)) for folder in ("/efs/data", "/local/data"))
-    for job, parts in ((shared, "4"), (local, "1")):
-        spec = job.documents[0]["spec"]
-        environment = {e["name"]: e["value"] for e in spec["template"]["spec"]["containers"][0]["env"]}
-        assert (4, 4, parts) == (spec["completions"], spec["parallelism"], environment["DLAMI_STAGE_PARTS"])
-        assert job.environment is None
-        assert spec["template"]["spec"]["affinity"]["podAntiAffinity"]
-
-
 @pytest.mark.parametrize(
     ("folder", "said"), [("/tmp/x", "on no volume of the pods"), ("/efsx", "no volume"), ("/local/x", r"eks\.local")]
 )
@@ -315,16 +261,3 @@ def test_a_folder_that_no_pod_keeps_is_refused(folder: str, said: str) -> None:
     """Before anything is created."""
     with pytest.raises(ConfigError, match=said):
         staging_job(cluster(), request_of("s3://bucket/in", folder))
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"image": "r/x:1"}, r"eks\.efs is empty.*eks\.status"),
-        ({"efs": "fs-0123456789abcdef0"}, r"eks\.image is empty.*eks\.image"),
-    ],
-)
-def test_what_the_file_lacks_is_said(values: dict[str, Any], said: str) -> None:
-    """In a sentence that names the field and what tells its value."""
-    with pytest.raises(ConfigError, match=said):
-        rendered(of_values({"name": "a", "eks": values}, Path()))

@@ -15,18 +15,18 @@ from cluster.commandline.eks import check_data
 from cluster.eks.cluster import load_eks
 from cluster.eks.code import MOST_BYTES, code_of, put_into_store, secret_of
 from cluster.eks.document import JOB, read
-from cluster.eks.jobs import job_of, still_there, table
+from cluster.eks.jobs import job_of, still_there
 from cluster.eks.mpijob import mpijob as mpijob_of
 from cluster.eks.order import Order
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access
+from cluster.inventory import ROOT
 from cluster.jobs.sweep import sweep
 from cluster.lab.kube.kinds import kind
 from cluster.lab.kube.store import Store
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.marked import _BEGIN, _END
-from cluster.ssh.options import CONFIG_VARIABLE, agent_command, options, options_on_hosts, way_to
+from cluster.ssh.options import CONFIG_VARIABLE
 from cluster.ssh.result import Result
 from cluster.sync.job_code import put_code
 from cluster.sync.onhost import store
@@ -68,14 +68,6 @@ def test_a_job_is_what_its_conditions_say(said: dict[str, Any], state: str, why:
     job = job_of(said, NOW)
     assert (state, why, 4, 90.0) == (job.state, job.why, job.nodes, job.age_s)
     assert job.is_over == (state in ("succeeded", "failed"))
-
-
-def test_the_table_has_a_line_for_each() -> None:
-    job = job_of(mpijob(("Running", "True", ""), Worker={"active": 3}, Launcher={"failed": 2}), NOW)
-    assert (3, 2) == (job.ready, job.restarts)
-    assert ["job", "resnet50-1"] == [line.split()[0] for line in table([job]).splitlines()]
-    assert "3/4" in table([job]) and "2" == table([job]).split()[-1]
-    assert "no jobs" == table([])
 
 
 @pytest.fixture
@@ -134,19 +126,6 @@ def test_code_that_was_cut_off_is_not_taken(repository: Path, tmp_path: Path, mo
         put_into_store(folder, snapshot.digest)
 
 
-def test_a_pods_own_settings_are_what_every_ssh_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours, mpirun's, and those between hosts; where nothing is set, the user's own count."""
-    ways = (options(Access()), agent_command(way_to(Host(rank=1, address="w", slots=1), Access())), options_on_hosts())
-    assert not any("-F" in words for words in ways)
-    monkeypatch.setenv(CONFIG_VARIABLE, "/shared/eks/job/ssh_config")
-    for words in (
-        options(Access()),
-        agent_command(way_to(Host(rank=1, address="w", slots=1), Access())),
-        options_on_hosts(),
-    ):
-        assert "/shared/eks/job/ssh_config" == words[words.index("-F") + 1]
-
-
 CLUSTER_FILE = """\
 name = "imagenet"
 [nodes]
@@ -172,20 +151,6 @@ def inv(folder: Path, *words: str, cwd: Path = ROOT) -> "subprocess.CompletedPro
         timeout=PATIENCE_S,
         env={**os.environ, "CLUSTER": str(folder), "PYTHONPATH": str(ROOT), "DLAMI_KUBECTL": "/nowhere/kubectl"},
     )
-
-
-def test_a_dry_run_prints_what_would_be_made(folder: Path, repository: Path) -> None:
-    """The MPIJob and the Secret with the code, and asks no cluster."""
-    words = ("--per", "node", "--env", "A=1", "--", "torchrun", "train.py", "--lr", "0.1")
-    done = inv(folder, "eks.train.run", "--dry-run", *words, cwd=repository / "src")
-    assert 0 == done.returncode, done.stderr
-    job, secret = read(done.stdout)
-    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
-    order = Order.from_json({e["name"]: e["value"] for e in launcher["containers"][0]["env"]}["DLAMI_ORDER"])
-    assert ("node", ("torchrun", "train.py", "--lr", "0.1"), {"A": "1"}) == (order.per, order.words, order.environment)
-    assert order.code and "src" == order.code.below
-    assert secret["metadata"]["name"] in json.dumps(launcher["volumes"])
-    assert 2 == job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
 
 
 @pytest.mark.parametrize(

@@ -57,24 +57,6 @@ def test_a_file_without_the_table_has_its_defaults(tmp_path: Path) -> None:
     assert ("/efs", "") == (found.shared, found.fsx_mount)
 
 
-def test_the_defaults_of_both_readers_are_the_same(tmp_path: Path) -> None:
-    """Nodes are described once; who reads them for Kubernetes has no defaults of his own."""
-    path = write(tmp_path, HEAD.partition("\n")[2])
-    file, found = clusterfile.read(path), load_eks(str(tmp_path))
-    assert (file.nodes.types[0], file.nodes.workers + 1) == (found.instance_type, found.nodes)
-    assert (file.name, file.region, file.shared) == (found.name, found.region, found.shared)
-    write(tmp_path, HEAD + "[storage]\nfsx_gib = 1200\n")
-    assert file.storage.fsx_mount == load_eks(str(tmp_path)).fsx_mount
-    path = write(tmp_path, HEAD + '[nodes]\nworkers = 3\n[master]\ninstance_type = "m7i.large"\n')
-    assert 3 == clusterfile.read(path).hosts == load_eks(str(tmp_path)).nodes, "a master that does not train is no node"
-
-
-def test_a_machine_without_gpus_has_one_rank(tmp_path: Path) -> None:
-    write(tmp_path, HEAD + '[nodes]\ninstance_type = "c7i.4xlarge"\n')
-    found = load_eks(str(tmp_path))
-    assert (0, 1, 0) == (found.gpus, found.slots, found.efa)
-
-
 BAD = [
     ("contxt = 'a'", "eks.contxt: no such field; did you mean 'eks.context'?"),
     ("context = 'a b'", "eks.context: 'a b' is no context's name; choose one of `kubectl config get-contexts`"),
@@ -126,12 +108,6 @@ def test_what_kubernetes_cannot_have_is_refused(text: str, said: str, tmp_path: 
     with pytest.raises(ConfigError) as error:
         load_eks(str(tmp_path))
     assert said in str(error.value)
-
-
-def test_an_image_is_asked_for_where_it_is_needed() -> None:
-    assert "a/b:1" == EksSettings(image="a/b:1").pinned_image
-    with pytest.raises(ConfigError, match=r"eks\.image is empty: write the image that the nodes pull"):
-        _ = EksSettings().pinned_image
 
 
 def test_the_bare_clusters_stack_does_not_hold_it(tmp_path: Path) -> None:

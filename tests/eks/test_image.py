@@ -201,14 +201,6 @@ def test_nothing_of_the_building_machine_is_in_the_base() -> None:
     assert "umask 022\nexport LC_ALL=C.UTF-8 TZ=UTC" in script
 
 
-def test_the_script_is_clean() -> None:
-    """shellcheck has nothing to say."""
-    shellcheck = Path(sys.executable).parent / "shellcheck"
-    words = [str(shellcheck), str(ROOT / "scripts/image/build.sh")]
-    found = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": os.defpath})
-    assert (0, "") == (found.returncode, found.stdout)
-
-
 @pytest.mark.long
 def test_an_unpacked_image_is_what_was_asked_for() -> None:
     """The one that DLAMI_TEST_IMAGE names: labels, a user who owns nothing but his home, no keys, compilers or packages."""

@@ -15,7 +15,6 @@ from tests.conftest import PATIENCE_S
 from tests.other_users import NOBODY, home_of, words_as
 
 ALONE = "0 1000 1\n\n0 1000 1"
-ENOUGH = "0 1000 1\n1 100000 65536\n\n0 1000 1\n1 100000 65536"
 GROUPS_LACK = "0 1000 1\n1 100000 65536\n\n0 1000 1"
 
 
@@ -39,12 +38,6 @@ def somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answers(machine: Path, text: str, code: int = 0) -> None:
     """What a namespace of this user's own shows, or why there is none."""
     (machine / "answer").write_text(f"cat {'>&2' if code else ''} <<'EOF'\n{text}\nEOF\nexit {code}\n")
-
-
-def test_who_has_enough_numbers_may_build(somebody: Path) -> None:
-    """Nothing is said."""
-    answers(somebody, ENOUGH)
-    image_needs.check("", "")
 
 
 @pytest.mark.parametrize("maps", [ALONE, GROUPS_LACK])
@@ -71,25 +64,6 @@ def test_where_there_are_no_namespaces_the_kernels_switch_is_named(
     (somebody / switch).write_text(f"{closed}\n")
     answers(somebody, "newuidmap: not allowed\nlevel=error", 1)
     with pytest.raises(ConfigError, match=re.escape(said)):
-        image_needs.check("", "")
-
-
-def test_other_things_that_are_missing(somebody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room, a folder, a tool by its package, and who alone can unpack."""
-    answers(somebody, ENOUGH)
-    with pytest.raises(ConfigError, match=r"^--root x: files keep their owners only where root unpacks them"):
-        image_needs.check("", "x")
-    monkeypatch.setenv("WORK", str(somebody / "nowhere"))
-    with pytest.raises(ConfigError, match=r"there is no folder to build in: .*/nowhere"):
-        image_needs.check("", "")
-    monkeypatch.setenv("WORK", str(somebody))
-    monkeypatch.setattr(image_needs, "ROOM", 1e18)
-    with pytest.raises(ConfigError, match=r"GB free, it takes 1000000000 meanwhile: WORK names another folder"):
-        image_needs.check("", "")
-    monkeypatch.setattr(image_needs, "ROOM", 0)
-    (somebody / "newuidmap").unlink()
-    monkeypatch.setenv("PATH", str(somebody))
-    with pytest.raises(ConfigError, match=r"^newuidmap missing here: apt-get install uidmap$"):
         image_needs.check("", "")
 
 

@@ -3,12 +3,10 @@
 import base64
 import contextlib
 import functools
-import io
 import json
 import os
 import socket
 import subprocess
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,26 +15,20 @@ from typing import Any
 import pytest
 
 from cluster.commandline import eks as typed_eks
-from cluster.commandline.eks import EksRunOptions, EksTrainOptions
-from cluster.commandline.eks_services import EksPageOptions, _page
-from cluster.eks import image_build, image_needs, outputs, page_client, progress, staging_client
+from cluster.commandline.eks import EksTrainOptions
+from cluster.eks import image_build, outputs, page_client, progress, staging_client
 from cluster.eks import jobs as eks_jobs
 from cluster.eks.cluster import EksCluster, of_values
-from cluster.eks.document import _could_be_another, read
-from cluster.eks.eksctl import _nodes as node_group
-from cluster.eks.image_build import Build
-from cluster.eks.jobs import EksJob, EksJobs
+from cluster.eks.document import _could_be_another
+from cluster.eks.jobs import EksJobs
 from cluster.eks.kubectl import KubectlError
 from cluster.eks.launcher import Launcher, exit_code
-from cluster.eks.order import Order, new_id
+from cluster.eks.order import Order
 from cluster.eks.page_client import PodPage
-from cluster.eks.pods import await_workers, mpijob_name, sshd_trouble, write_cluster
-from cluster.eks.render import files
+from cluster.eks.pods import await_workers, mpijob_name, write_cluster
 from cluster.eks.services import JUPYTER, TENSORBOARD
-from cluster.eks.staging import StagingJob, _is_local
+from cluster.eks.staging import StagingJob
 from cluster.eks.staging_client import INDEX
-from cluster.eks.volumes import LOCAL_PATH
-from cluster.eks.waiting import ended
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.healing.ending import Ending
 from cluster.hosts import Host
@@ -47,7 +39,7 @@ from cluster.ssh.onhost.frame import framed
 from cluster.ssh.options import CONFIG_VARIABLE
 from cluster.staging.stage import Staged
 from tests.conftest import PATIENCE_S, wait_for
-from tests.eks.clusters import IMAGE, LOCAL, LUSTRE, VARIANTS, cluster
+from tests.eks.clusters import IMAGE, LUSTRE, VARIANTS, cluster
 
 CLUSTER = VARIANTS["least"]
 
@@ -247,18 +239,6 @@ def test_what_is_left_is_asked_of_launchers_that_run(objects: Objects, monkeypat
     assert {"a-1": None} == EksJobs(CLUSTER).left_s()
 
 
-def test_the_table_shows_what_runs_of_how_many() -> None:
-    """Of one that is over its nodes alone; columns are as wide as the longest name."""
-    rows = [
-        EksJob(id="a", state="running", nodes=4, ready=3, restarts=0, age_s=60),
-        EksJob(id="longer-name", state="failed", nodes=4, ready=0, restarts=2, age_s=60, why="x"),
-    ]
-    assert ["job", "a", "longer-name"] == [line.split()[0] for line in eks_jobs.table(rows).splitlines()]
-    assert [["running", "3/4"], ["failed", "4"]] == [
-        line.split()[1:3] for line in eks_jobs.table(rows).splitlines()[1:]
-    ]
-
-
 # Staging -------------------------------------------------------------------------------------------------------------
 
 RESULT = {"files": 1, "bytes": 8, "skipped": 0, "seconds": 1.0, "objects": 1, "num_failed": 0}
@@ -360,33 +340,6 @@ def test_what_never_runs_is_given_up() -> None:
     assert 0 == staging_client._index({"metadata": {}})
 
 
-def test_a_container_that_ended_well_is_not_why() -> None:
-    """The first that failed is; without a reason of its own none is said."""
-
-    def one(name: str, code: int, **more: Any) -> dict[str, Any]:
-        return {"name": name, "state": {"terminated": {"exitCode": code, **more}}}
-
-    running = {"name": "x", "state": {"running": {}}}
-    status = {"containerStatuses": [running, one("a", 0), one("b", 3), one("c", 4)], "message": "evicted"}
-    assert "its container b ended with 3" == ended({"status": status})
-    assert "evicted" == ended({"status": {**status, "containerStatuses": [running, one("a", 0)]}})
-    assert f"its container b ended with 3; its last line: {'x' * 299}…" == ended({"status": status}, ["x" * 301])
-
-
-def test_where_pods_have_a_folder_of_their_own() -> None:
-    """On a volume that all see it is one; elsewhere than on any it is refused with those that there are."""
-
-    def local(folder: str, *fields: dict[str, Any], **tables: Any) -> bool:
-        return _is_local(cluster("c", *fields, **tables), folder)
-
-    assert [False, False, True] == [local("/efs/x"), local("/fsx/x", LUSTRE), local(f"{LOCAL_PATH}/x", LOCAL)]
-    for folder in ("/efsx/y", "/fsx/x", f"{LOCAL_PATH}/x"):
-        with pytest.raises(
-            ConfigError, match=f"^{folder} is on no volume of the pods, which are /efs; a folder of each"
-        ):
-            local(folder)
-
-
 # Pages ---------------------------------------------------------------------------------------------------------------
 
 
@@ -470,43 +423,7 @@ def test_a_page_for_networks_has_its_load_balancer_s_name(served: Objects, monke
     assert [] == served.kinds["secret"]
 
 
-def test_a_password_has_no_place_without_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is made."""
-    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
-    for given in (EksPageOptions(password=True), EksPageOptions(password_file="x")):
-        with pytest.raises(ConfigError, match=r"^a password is for eks.allow_cidrs; without it a port-forward alone"):
-            _page(JUPYTER, given)
-
-
 # What is typed -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("np", "nodes", "expected"),
-    [("", "", 4), ("4", "", 1), ("5", "", 2), ("99", "", "give more --nodes"), ("", "3", 3), ("8", "3", 3), ("", "5", "5 nodes asked for"), ("13", "3", "give more --nodes")],
-)  # fmt: skip
-def test_as_many_nodes_as_ranks_need(np: str, nodes: str, expected: Any) -> None:
-    """All of them without a number, never more than there are, and no more ranks than these hold."""
-    four = cluster("four", nodes={"instance_type": "g5.12xlarge", "workers": 3})
-    given = EksTrainOptions(np=np or None, nodes=nodes or None)
-    if isinstance(expected, int):
-        assert expected == typed_eks._nodes(four, given)
-        return
-    with pytest.raises(ConfigError, match=expected):
-        typed_eks._nodes(four, given)
-
-
-def test_an_order_is_what_was_typed() -> None:
-    """What is left empty is nothing; a job that goes on keeps its id."""
-    given = EksTrainOptions(profile="", np="2", env=["A=1"], resume="a-1")
-    order = typed_eks._order(CLUSTER, given, "name", ["x"])
-    assert (None, 2, {"A": "1"}, "a-1", "name", ("x",), "/efs") == (
-        order.profile, order.np, order.environment, order.job, order.name, order.words, order.shared,
-    )  # fmt: skip
-    assert "tcp" == typed_eks._order(CLUSTER, EksTrainOptions(profile="tcp"), "name", []).profile
-    assert Order.from_json(order.to_json()) == order
-    with pytest.raises(ConfigError, match="it begins with a letter"):
-        new_id("1a")
 
 
 def test_a_training_is_started_and_followed(
@@ -527,53 +444,6 @@ def test_a_training_is_started_and_followed(
     with pytest.raises(typed_eks.Exit) as ended_with:
         typed_eks._train("trainer.resnet50", "b", EksTrainOptions())
     assert 3 == ended_with.value.code
-
-
-def test_a_program_has_as_many_workers_as_it_is_started_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Once is on one; without code it runs in the folder of this name, with code there is a Secret of it."""
-    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
-    monkeypatch.setattr("sys.argv", ["inv", "--", "python", "x.py", "--lr", "1"])
-    monkeypatch.chdir(tmp_path)
-    for per, workers in (("once", 1), ("node", 2), ("gpu", 2)):
-        given = EksRunOptions(per=per, no_code=True, dry_run=True, name="mine")
-        typed_eks.eks_train_run.body.__wrapped__(None, given)
-        (job,) = read(capsys.readouterr().out)
-        assert workers == job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
-        assert f'"workdir": "{tmp_path}"' in json.dumps(job).replace('\\"', '"')
-        assert job["metadata"]["name"].startswith("mine-")
-
-
-def test_jobs_are_listed_and_stopped_as_typed(
-    objects: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a table or as JSON; a dry run stops nothing, and what has ended is not stopped."""
-    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
-    objects.kinds[KIND] = [training()]
-    typed_eks.eks_jobs_list.body.__wrapped__(None)
-    typed_eks.eks_jobs_list.body.__wrapped__(None, json=True)
-    table, _, rows = capsys.readouterr().out.partition("[")
-    assert "a-1" in table
-    assert ["a-1"] == [one["id"] for one in json.loads("[" + rows)]
-    stop = typed_eks.eks_jobs_stop.body.__wrapped__
-    stop(None, "a", dry_run=True)
-    assert "a-1: running, would be stopped; its folder stays: /efs/jobs/a-1\n" == capsys.readouterr().out
-    assert 1 == len(objects.kinds[KIND])
-    stop(None, "a", json=True)
-    said = json.loads(capsys.readouterr().out)
-    assert ("a-1", True) == (said["id"], said["stopped"])
-    assert [] == objects.kinds[KIND]
-    objects.kinds[KIND] = [training()]
-    stop(None, "a")
-    assert "a-1: stopped; its folder stays: /efs/jobs/a-1\n" == capsys.readouterr().out
-    objects.kinds[KIND] = [training(kind="Failed")]
-    with pytest.raises(NothingToDo, match=r"^a-1 has ended: failed$"):
-        stop(None, "a")
-    objects.kinds["pods"] = [pod("l-0", "launcher", "terminated")]
-    with pytest.raises(typed_eks.Exit) as ended_with:
-        typed_eks.eks_jobs_logs.body.__wrapped__(None, "a", follow=True)
-    assert 1 == ended_with.value.code
 
 
 # The launcher and its pods -------------------------------------------------------------------------------------------
@@ -647,36 +517,6 @@ def test_a_launcher_s_workers_are_a_cluster(tmp_path: Path, monkeypatch: pytest.
         assert str(tmp_path / ".eks/a-1/ssh_config") == os.environ[CONFIG_VARIABLE]
 
 
-def test_what_answers_as_no_sshd_is_none() -> None:
-    """Nor is nobody."""
-    for greeting, expected in ((b"SSH-2.0-x", ""), (b"HTTP", "what answers on port {} is no sshd")):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-
-            def greet(server: socket.socket = server, greeting: bytes = greeting) -> None:
-                server.accept()[0].sendall(greeting)
-
-            thread = threading.Thread(target=greet)
-            thread.start()
-            assert expected.format(port) == sshd_trouble("127.0.0.1", port)
-            thread.join(PATIENCE_S)
-    assert f"port {port}: Connection refused" == sshd_trouble("127.0.0.1", port)
-
-
-def test_pods_know_each_other_by_the_job_s_key_alone(tmp_path: Path) -> None:
-    """A folder that tasks take for a cluster; without the key it is said what cannot be read."""
-    with pytest.raises(ConfigError, match=r"^the job's key pair cannot be read: .*id_rsa.pub: No such file"):
-        write_cluster(tmp_path / "c/d", (), {}, tmp_path)
-    (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAA\n")
-    config = write_cluster(tmp_path / "c/d", (Host(rank=0, address="a", slots=2),), {"name": 'x"y'}, tmp_path)
-
-    assert tmp_path / "c/d/ssh_config" == config
-    assert 'name = "x\\"y"\n' == (tmp_path / "c/d/cluster.toml").read_text()
-    assert "a slots=2\n" in (tmp_path / "c/d/hosts").read_text()
-    assert (tmp_path / "c/d/known_hosts").read_text().endswith(" ssh-rsa AAA\n")
-    assert f"IdentityFile {tmp_path}/id_rsa\n" in config.read_text()
-
-
 def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
     """Nothing of a job that is not there; afterwards nobody answers."""
     with progress.told(JobPaths(tmp_path / "none"), 0) as port:
@@ -727,33 +567,6 @@ def test_a_file_s_own_outputs_are_not_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert [(outputs._FILES,), (outputs._FILES,), (outputs._TYPE,)] == asked
 
 
-CR = "cr-0123456789abcdef0"
-
-
-def test_the_node_group_is_bought_as_the_file_says() -> None:
-    """On demand nothing is said; spot, a reservation and a block each have their own words."""
-    plain, spot, reserved, block = (
-        node_group(cluster("c", nodes={"instance_type": "p4d.24xlarge", "workers": 2, **how}))
-        for how in (
-            {},
-            {"capacity": "spot"},
-            {"capacity": "reservation", "reservation": CR},
-            {"capacity": "capacity-block", "reservation": CR},
-        )
-    )
-    words = ("spot", "capacityReservation", "instanceMarketOptions", "efaEnabled")
-    assert [[], ["spot"], ["capacityReservation"], ["capacityReservation", "instanceMarketOptions"]] == [
-        [w for w in words[:3] if w in found] for found in (plain, spot, reserved, block)
-    ]
-    assert {"marketType": "capacity-block"} == block["instanceMarketOptions"]
-    assert {"capacityReservationTarget": {"capacityReservationID": CR}} == reserved["capacityReservation"]
-    assert (0, 3, 3, True) == tuple(plain[n] for n in ("minSize", "desiredCapacity", "maxSize", "efaEnabled"))
-    small = cluster("c", nodes={"instance_type": "c5.large", "workers": 0})
-    assert "efaEnabled" not in node_group(small)
-    assert (0, 1, 0) == (small.gpus, small.slots, small.efa)
-    assert 4 == cluster("c", nodes={"instance_type": "g5.12xlarge"}).slots
-
-
 @pytest.mark.parametrize(
     ("text", "is_other"), [("1e3", True), ("0o17", True), ("y", True), ("nan", True), ("a1", False), ("0x", False), ("word", False)]
 )  # fmt: skip
@@ -762,67 +575,7 @@ def test_a_word_that_another_reader_takes_for_a_number_is_known(text: str, is_ot
     assert is_other == _could_be_another(text)
 
 
-def test_a_noun_without_documents_is_a_file_that_says_so(tmp_path: Path) -> None:
-    """So that none of an earlier time stays."""
-    empty, full = files(tmp_path, {"a.yaml": "", "b.yaml": "kind: X\n"})
-    assert (tmp_path / "a.yaml", tmp_path / "b.yaml") == (empty.path, full.path)
-    assert empty.text.startswith("# nothing: this cluster file wants none\n")
-    assert full.text.startswith("kind: X\n")
-
-
 # The image -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_tools_are_those_that_the_base_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's own packages are put together by mmdebstrap, another image's are not."""
-    monkeypatch.setattr(image_needs.shutil, "which", lambda tool: None if tool == "mmdebstrap" else tool)
-    monkeypatch.setattr(image_needs, "ROOM", 0.0)
-    monkeypatch.setattr(image_needs.os, "geteuid", lambda: 0)
-    image_needs.check("a/base", "")
-    with pytest.raises(ConfigError, match=r"^mmdebstrap missing here: apt-get install mmdebstrap$"):
-        image_needs.check("", "")
-
-
-def test_numbers_and_tables_are_read(tmp_path: Path) -> None:
-    """All rows of a map count; what cannot be read has given nothing to anybody."""
-    assert 65537 == image_needs._count("0 1000 1\n\n 1 100000 65536\n")
-    (tmp_path / "t").write_text("a:100000:65536\nodd\nb:200000:5\n")
-    assert [200005, 0] == [image_needs._end(tmp_path / n) for n in ("t", "none")]
-    (tmp_path / "t").write_text("a:x:y\n")
-    assert 0 == image_needs._end(tmp_path / "t")
-    with pytest.raises(ConfigError, match=r"none, No such file or directory \(WORK names another\)$"):
-        image_needs._check_room(tmp_path / "none")
-
-
-def test_a_build_says_what_it_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And hands all of it to its script, whose archive it measures; what fails is said."""
-    fields: dict[str, Any] = {"tag": "a:1", "file": tmp_path / "out.tar", "variant": "cpu", "base": "", "root": None}
-    build = Build(**fields, torch=True, wheels=tmp_path)
-    assert (
-        f"would build a:1 (cpu, with PyTorch) on Debian's packages, packages of {tmp_path}, into" in build.described()
-    )
-    assert "unpacked in" not in build.described()
-    script = tmp_path / "build.sh"
-    with tarfile.open(tmp_path / "made.tar", "w") as tar:
-        index = json.dumps({"manifests": [{"digest": "sha256:1"}]}).encode()
-        member = tarfile.TarInfo("index.json")
-        member.size = len(index)
-        tar.addfile(member, io.BytesIO(index))
-    script.write_text(
-        f'#!/bin/sh\necho "$@" $VARIANT $TORCH "$WHEELS" $BASE. >{tmp_path}/said\ncp {tmp_path}/made.tar "$2"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setattr(image_build, "SCRIPT", script)
-    monkeypatch.setattr(image_build, "_commit", lambda: "c0ffee")
-    made = build.run()
-    assert ("a:1", "sha256:1", "c0ffee") == tuple(made[n] for n in ("tag", "digest", "commit"))
-    assert (tmp_path / "made.tar").stat().st_size == made["bytes"]
-    assert f"a:1 {tmp_path}/out.tar cpu yes {tmp_path} .\n" == (tmp_path / "said").read_text()
-    Build(**{**fields, "root": tmp_path / "r", "base": "b"}, torch=False, wheels=None).run()
-    assert f"a:1 {tmp_path}/out.tar {tmp_path}/r cpu no  b.\n" == (tmp_path / "said").read_text()
-    script.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(ClusterError, match="a:1 was not built: what went wrong is above"):
-        build.run()
 
 
 def test_a_build_s_processes_are_there_until_the_last_has_ended() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster, of_values, with_settings
+from cluster.eks.cluster import EksCluster, of_values
 from cluster.eks.code import secret_name
 from cluster.eks.document import read, text
 from cluster.eks.mpijob import mpijob
-from cluster.eks.order import Code, Order, new_id
+from cluster.eks.order import Code, Order
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.jobs.program import Program, Trainer
@@ -84,47 +84,6 @@ def test_every_pod_is_strict_by_kubernetes(kube: KubeTools) -> None:
             assert [] == kube.errors(pod), (which, what, role)
 
 
-# A field's path, and what it is called or has instead.
-TYPOS: list[tuple[str, Any]] = [
-    ("spec.slotPerWorker", 8),
-    ("spec.slotsPerWorker", "8"),
-    ("spec.sshAuthMountpath", "/x"),
-    ("spec.launcherCreationPolicy", "WaitForWorkerReady"),
-    ("spec.mpiImplementation", "OpenMpi"),
-    ("spec.runPolicy.backOffLimit", 3),
-    ("spec.runPolicy.cleanPodPolicy", 1),
-    ("spec.runPolicy.ttlSecondsAfterFinish", 60),
-    ("spec.mpiReplicaSpecs.Worker.replica", 4),
-    ("spec.mpiReplicaSpecs.Worker.replicas", "4"),
-    ("spec.mpiReplicaSpecs.Worker.restartpolicy", "Never"),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.resources.limit", {}),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.readinessProbe.tcpsocket", {}),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.readinessProbe.periodSeconds", "5s"),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.securityContext.capabilities.drops", ["ALL"]),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.volumes.0.persistentVolumeClaims", {}),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.volumeMounts.0.mountpath", "/x"),
-    ("spec.mpiReplicaSpecs.Worker.template.spec.priorityClass", "high"),
-    ("spec.mpiReplicaSpecs.Launcher.template.spec.terminationGracePeriodSeconds", "120"),
-    ("spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.envs", []),
-    ("spec.mpiReplicaSpecs.Launcher.template.metadata.label", {}),
-    ("specs", {}),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), TYPOS, ids=[path.rpartition("Specs.")[2] for path, _ in TYPOS])
-def test_a_typo_is_found(path: str, value: Any) -> None:
-    """Twenty and more slips of a finger, at every depth: each is one that the strict CRD names."""
-    wrong = copy.deepcopy(rendered("p5", "resnet50"))
-    *above, last = path.split(".")
-    place: Any = wrong
-    for part in above:
-        place = place[int(part)] if part.isdigit() else place[part]
-    if last in place and type(place[last]) is type(value) and place[last] == value:
-        pytest.fail("that is no typo")
-    place[last] = value
-    assert any(last in error for error in crd.errors(wrong)), crd.errors(wrong)
-
-
 @pytest.mark.parametrize(
     ("which", "limits"),
     [
@@ -141,26 +100,6 @@ def test_a_worker_has_the_devices_of_its_node(which: str, limits: dict[str, str]
     assert limits == worker.get("limits", {})
     assert limits.items() <= worker["requests"].items()
     assert int(limits.get("nvidia.com/gpu", "1")) == spec["slotsPerWorker"]
-
-
-def test_what_the_cluster_file_says_is_in_the_job() -> None:
-    """Names, namespace, priority, /dev/shm, ttl, nodes, folders."""
-    job = rendered("p5", "resnet50")
-    pods = {role: r["template"] for role, r in job["spec"]["mpiReplicaSpecs"].items()}
-    assert "dlami" == job["metadata"]["namespace"]
-    assert 64 == job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
-    assert 86400 == job["spec"]["runPolicy"]["ttlSecondsAfterFinished"]
-    for pod in pods.values():
-        assert "imagenet-training" == pod["spec"]["priorityClassName"]
-        assert IMAGE == pod["spec"]["containers"][0]["image"]
-        assert job["metadata"]["name"] == pod["metadata"]["labels"]["dlami/job"]
-        assert "imagenet" == pod["metadata"]["labels"]["dlami/cluster"]
-        mounts = {m["name"]: m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
-        assert "/efs" == mounts["shared"]
-    shm = {v["name"]: v for v in pods["Worker"]["spec"]["volumes"]}["shm"]
-    assert {"medium": "Memory", "sizeLimit": "64Gi"} == shm["emptyDir"]
-    lustre = rendered("lustre", "resnet50")["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert "/fsx" in [m["mountPath"] for m in lustre["containers"][0]["volumeMounts"]]
 
 
 def test_no_pod_is_root_or_may_become_it() -> None:
@@ -200,15 +139,3 @@ def test_an_order_is_the_training_of_the_bare_cluster() -> None:
 def test_an_order_that_is_none_is_named() -> None:
     with pytest.raises(ConfigError, match="DLAMI_ORDER of this pod is no order: submission is missing"):
         Order.from_json(json.dumps({"job": "a", "name": "b", "words": []}))
-
-
-def test_an_id_names_hosts_too() -> None:
-    """The longest name a job may have, and the 64th worker of it: still the name of a host."""
-    assert len(f"{new_id('a' * 31)}-worker-63") <= 63
-    with pytest.raises(ConfigError, match="begins with a letter"):
-        new_id("3d-unet")
-
-
-def test_without_an_image_there_is_no_job() -> None:
-    with pytest.raises(ConfigError, match=r"eks\.image is empty"):
-        mpijob(with_settings(CLUSTERS["g5"], image=""), order(), 1)

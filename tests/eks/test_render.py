@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from cluster.inventory import ROOT
 from cluster.jobs.program import Trainer
 from tests.conftest import PATIENCE_S
 from tests.eks.clusters import VARIANTS, cluster
-from tests.eks.strict import KubeTools
 from trainer import sample
 from trainer.coco.sample import write_sample
 
@@ -118,21 +116,6 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         write_files(targets(VARIANTS["least"], tmp_path / "file"), force=False)
 
 
-def test_kubectl_reads_the_folder(kube: KubeTools, tmp_path: Path) -> None:
-    """All of it but the services, in the order in which it can be made."""
-    write_files(targets(VARIANTS["all"], tmp_path), force=False)
-    files = [path.name for path in sorted(tmp_path.glob("*.yaml"))]
-    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": files}))
-    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert 0 == done.returncode, done.stderr
-    top = [one for noun, found in rendered(VARIANTS["all"]).items() if "/" not in noun for one in found]
-    assert sorted(map(repr, map(_name, top))) == sorted(map(repr, map(_name, read(done.stdout))))
-
-
-def _name(one: dict[str, Any]) -> tuple[str, str]:
-    return one["kind"], one["metadata"]["name"]
-
-
 def test_the_task_writes_says_and_refuses(tmp_path: Path) -> None:
     """As files and as a chart; --dry-run writes nothing; --json names the files; what the file lacks is a sentence."""
     (tmp_path / "cluster.toml").write_text(FILE)
@@ -149,12 +132,3 @@ def test_the_task_writes_says_and_refuses(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(FILE.replace("image", "#image"))
     lacking = inv("eks.render", "k8s", folder=tmp_path)
     assert 2 == lacking.returncode and "eks.image is empty" in lacking.stderr and "Traceback" not in lacking.stderr
-
-
-def test_a_staging_is_shown_without_being_started(tmp_path: Path) -> None:
-    """--dry-run prints the Job, and of a secret nothing."""
-    (tmp_path / "cluster.toml").write_text(FILE)
-    words = ["s3://bucket/x", "/efs/x", "--env", "AWS_REGION=secret-place"]
-    done = inv("eks.stage", *words, "--dry-run", folder=tmp_path)
-    (job,) = read(done.stdout)
-    assert "Job" == job["kind"] and "secret-place" not in done.stdout

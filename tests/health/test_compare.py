@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.health import compare, fabric, lanes, questions, routes
+from cluster.health import compare, fabric, questions, routes
 from cluster.health.check import Answer
 from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_line, reduce_rates
@@ -58,12 +58,6 @@ def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s: Any, verdict: Any) -
     assert all(p.unfit == (verdict is Verdict.RESTART_JOB) for p in problems)
 
 
-def test_the_quickest_exchange_counts_and_doubt_is_no_fault() -> None:
-    """Two slow answers on a busy network say nothing against a quick one; a slow one alone accuses nobody."""
-    assert [] == clocks(exchange(0.4, 1.0), exchange(0.0, 0.002), exchange(-0.4, 0.9))
-    assert [] == clocks(exchange(0.4, 0.9))
-
-
 def test_a_clock_that_says_nothing_is_unreadable() -> None:
     """Not ok."""
     with pytest.raises(ValueError, match="no number"):
@@ -80,16 +74,6 @@ def test_the_odd_version_is_named_and_the_masters_decides_a_tie() -> None:
         h: [p.what for p in ps] for h, ps in found.items()
     }
     assert [LAST] == list(tie)
-
-
-def test_a_version_that_one_host_lacks_is_named_as_missing() -> None:
-    """And one that only one host has."""
-    texts = {h: json.dumps({"horovod": "0.28.1"} if h is not LAST else {"CUDA": "/usr/local/cuda-12.8"}) for h in HOSTS}
-    found = compare.version_problems(texts, MASTER, "/opt/x")
-
-    assert ["CUDA is /usr/local/cuda-12.8; 4 of 5 hosts have none", "horovod is missing; 4 of 5 hosts have 0.28.1"] == [
-        p.what for p in found[LAST]
-    ]
 
 
 def test_load_is_judged_against_the_others() -> None:
@@ -141,11 +125,6 @@ def found_with(**instead: Answer) -> dict[str, compare.Found]:
 NOBODY = Answer(status="ok", out="{}")  # it has tried no other host
 
 
-def test_equal_hosts_have_nothing_said_of_them() -> None:
-    """So that what the other tests find is of their making."""
-    assert {} == found_with()
-
-
 @pytest.mark.parametrize("status", ["timeout", "failed", "damaged", "skipped"])
 @pytest.mark.parametrize(("check", "question"), sorted(QUESTION_OF.items()))
 def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(
@@ -156,13 +135,6 @@ def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(
 
     assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found[check].items()}
     assert {LAST} == {h for hosts in found.values() for h in hosts}
-
-
-def test_a_host_without_the_environment_has_no_versions_to_compare() -> None:
-    """That it has none is said once, by its own check."""
-    none = json.dumps({"folder": "/opt/x", "code": True, "python": False})
-
-    assert {} == found_with(versions=Answer(status="ok", out="{}"), project=Answer(status="ok", out=none))
 
 
 ROOT_ROW = "/dev/nvme0n1p1 / ext4 rw,relatime 0 0\n"
@@ -410,45 +382,12 @@ def test_a_master_that_trusts_nobody_is_unfit() -> None:
     assert {} == compare.trust_problems(trusts({}))
 
 
-def test_whom_ssh_has_just_reached_is_known_whatever_the_files_say() -> None:
-    """And an authority's word is for SSH itself to try."""
-    said = trusts({MASTER: {HOSTS[1], HOSTS[2], HOSTS[3]}})
-    vouched = json.loads(said[MASTER])
-    vouched["expects"][HOSTS[3].address] = ["@cert-authority ssh-ed25519 AAAAca"]
-    (problem,) = compare.trust_problems({**said, MASTER: json.dumps(vouched)}, {MASTER: {HOSTS[1].address}})[MASTER]
-
-    assert "it does not know the SSH host key of 10.0.0.3" == problem.what
-
-
 def test_a_look_that_has_been_there_by_ssh_does_not_say_that_it_cannot_go() -> None:
     """Its known_hosts is asked where no SSH has been tried."""
     none = Answer(status="ok", out=json.dumps({"shows": [f"ssh-ed25519 AAAA{LAST.rank}"], "expects": {}}))
 
     assert {} == found_with(trust=none)
     assert {"trust": [LAST]} == {n: list(hosts) for n, hosts in found_with(trust=none, ssh=NOBODY).items()}
-
-
-def lanes_of(*widths: int, kind: str = "Tesla T4 in g4dn.xlarge") -> dict[Host, dict[str, int]]:
-    """So many PCIe lanes on one host after the other."""
-    return {host: {kind: width} for host, width in zip(HOSTS, widths, strict=False)}
-
-
-@pytest.mark.parametrize(
-    ("widths", "odd"),
-    [
-        ((8,), []),
-        ((8, 8, 8), []),
-        ((16, 16, 8), [2]),
-        ((8, 16), [0]),
-        ((8, 8, 16), []),
-    ],
-)
-def test_lanes_are_few_where_others_have_more(widths: Any, odd: Any) -> None:
-    """All at 8 of 16 have slots that are wired so; of two that differ one has lost some; one better than most is no fault."""
-    found = lanes.lane_problems(lanes_of(*widths))
-
-    assert [HOSTS[n] for n in odd] == list(found)
-    assert all(p.unfit and p.verdict is Verdict.REBOOT for ps in found.values() for p in ps)
 
 
 def test_lanes_are_compared_between_gpus_of_a_kind_in_a_kind_of_instance() -> None:
@@ -465,23 +404,6 @@ def test_lanes_are_compared_between_gpus_of_a_kind_in_a_kind_of_instance() -> No
     assert {HOSTS[2]: ["8 PCIe lanes for its GPUs (Tesla T4 in gFalse); 2 of 3 hosts have 16"]} == {
         h: [p.what for p in ps] for h, ps in found.items()
     }
-
-
-def test_nccl_tests_table_is_read() -> None:
-    """nccl-tests' own output under mpirun's tags: bus bandwidth, out of place, GB/s."""
-    table = "\n".join(
-        f"[1,0]<stdout>:{line}"
-        for line in """\
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    131.1    8.00   15.00      0    128.1    8.18   15.34      0
-   268435456      67108864     float     sum      -1   5961.0   45.03   84.44      0   5951.0   45.11   84.58      0
-# Avg bus bandwidth    : 49.84""".splitlines()
-    )
-
-    assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(
-        RanksRun(rows=(), text=table, cause=None, launch=None, facts=None)
-    )
 
 
 def test_a_real_table_of_one_rank_is_read_whole() -> None:

@@ -4,14 +4,13 @@ import dataclasses
 import json
 import os
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cluster.clusterfile.instance_types import known_types
-from cluster.health import checks, fabric, gpu, smi, xid
+from cluster.health import checks, fabric, gpu, xid
 from cluster.health.check import About, Answer, finding_on
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
@@ -37,35 +36,6 @@ def links(*of_each: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "kind", "what"),
-    [
-        (links(["25 GB/s", "25 GB/s"]), P4D, []),
-        (links(["25 GB/s", "<inactive>"]), P4D, []),
-        (links(["25 GB/s", "20 GB/s"]), P4D, ["GPU 0: an NVLink at 20 of 25 GB/s"]),
-        (links(["20 GB/s", "20 GB/s", "25 GB/s"]), P4D, ["GPU 0: an NVLink at 20 of 25 GB/s"]),
-        (links(["<inactive>"]), P4D, ["no NVLink is up"]),
-        (links([]), P4D, ["no NVLink is up"]),
-        (links(["<inactive>"]), G4DN, []),
-        (links(["<inactive>"]), None, []),
-        ("", P4D, ["no NVLink is up"]),
-        ("", G4DN, []),
-        ("", None, []),
-        (links(["25 GB/s", "25 GB/s"], ["25 GB/s", "<inactive>"]), None, ["GPU 1: 1 of 2 NVLinks up"]),
-        (
-            links(["25 GB/s", "25 GB/s"], ["20 GB/s", "<inactive>"]),
-            None,
-            ["GPU 1: 1 of 2 NVLinks up", "GPU 1: an NVLink at 20 of 25 GB/s"],
-        ),
-    ],
-)
-def test_links_are_held_against_the_others_of_the_host(said: str, kind: Any, what: list[str]) -> None:
-    """Where none is up, only GPUs behind an NVSwitch lack one; drivers of now are silent where there is none."""
-    found = fabric.nvlink_problems(said, about(kind))
-    assert what == [p.what for p in found]
-    assert all(p.verdict is Verdict.RESET_GPU and p.unfit for p in found)
-
-
 def errors(recovery: int = 0, replay: int = 0, crc: int = 0) -> str:
     return f"Replay Errors: {replay}; Recovery Errors: {recovery}; CRC Errors: {crc}"
 
@@ -86,15 +56,6 @@ def test_errors_of_links_are_counted(said: list[str], what: str | None, verdict:
     assert ([(what, verdict, verdict is Verdict.RESET_GPU)] if what else []) == [
         (p.what, p.verdict, p.unfit) for p in found
     ]
-
-
-@pytest.mark.parametrize(
-    "said", [["Replay Errors: 1", "CRC Errors: 1"], ["no number"], ["<inactive>; Replay Errors: 1"], ["a: 1; b"]]
-)
-def test_errors_that_are_not_told_of_each_link_alike_are_no_count(said: list[str]) -> None:
-    """Nor is a line without a name."""
-    with pytest.raises(Unreadable, match="it does not say the same of every link"):
-        fabric.nvlink_error_problems(links(said), about())
 
 
 @pytest.mark.parametrize(
@@ -133,86 +94,6 @@ def test_only_silence_that_came_whole_is_an_answer() -> None:
 
     found = [finding_on(NVLINK, {"nvlink": one}, about()).verdict for one in ways]
     assert [Verdict.UNKNOWN] * 3 + [Verdict.OK] == found
-
-
-@pytest.mark.parametrize(
-    ("load", "active", "sub", "what"),
-    [
-        ("loaded", "active", "running", None),
-        ("loaded", "active", "exited", "the fabric manager is active (exited)"),
-        ("loaded", "reloading", "running", "the fabric manager is reloading (running)"),
-        ("loaded", "failed", "failed", "the fabric manager is failed (failed)"),
-        ("not-found", "inactive", "dead", "the fabric manager is not installed"),
-    ],
-)
-def test_the_fabric_manager_runs_or_cuda_does_not(load: str, active: str, sub: str, what: str | None) -> None:
-    """One that is active and does not run helps nobody; half an answer is none."""
-    text = f"LoadState={load}\nActiveState={active}\nSubState={sub}\n"
-    assert ([what] if what else []) == [p.what for p in fabric.manager_problems(text, about())]
-    for part in (text[:-1], text.partition("\n")[2], text + "More=1\n"):
-        with pytest.raises(Unreadable):
-            fabric.manager_problems(part, about())
-
-
-def one_gpu(text: str) -> ElementTree.Element:
-    return ElementTree.fromstring(f"<gpu>{text}</gpu>")
-
-
-def said_by(judge: Any, text: str) -> list[str]:
-    """What a judge of one GPU says of these fields."""
-    return [p.what for p in judge.__wrapped__(3, one_gpu(text))]
-
-
-@pytest.mark.parametrize(
-    ("limit", "usual", "is_low"),
-    [("300.00 W", "400.00 W", True), ("400.00 W", "400.00 W", False), ("500.00 W", "400.00 W", False),
-     ("N/A", "400.00 W", False), ("300.00 W", "N/A", False)],
-)  # fmt: skip
-def test_a_power_limit_is_low_below_the_default(limit: str, usual: str, is_low: bool) -> None:
-    """Where the GPU has both."""
-    text = f"<power_limit>{limit}</power_limit><default_power_limit>{usual}</default_power_limit>"
-    found = said_by(gpu.power_problems, f"<gpu_power_readings>{text}</gpu_power_readings>")
-    assert (["GPU 3: limited to 300 W of 400 W"] if is_low else []) == found
-
-
-@pytest.mark.parametrize(
-    ("now", "slow", "memory", "most", "hot"),
-    [
-        (89, "90 C", "94 C", "95 C", []),
-        (90, "90 C", "94 C", "95 C", ["GPU 3: 90 C, where it slows down"]),
-        (89, "90 C", "95 C", "95 C", ["GPU 3: memory at 95 C, its limit"]),
-        (89, "N/A", "95 C", "N/A", []),
-        (89, "N/A", "N/A", "95 C", []),
-    ],
-)
-def test_a_gpu_is_hot_at_its_own_limits(now: int, slow: str, memory: str, most: str, hot: list[str]) -> None:
-    """Its own or its memory's, where it tells them."""
-    text = (
-        f"<gpu_temp>{now} C</gpu_temp><gpu_temp_slow_threshold>{slow}</gpu_temp_slow_threshold>"
-        f"<memory_temp>{memory}</memory_temp><gpu_temp_max_mem_threshold>{most}</gpu_temp_max_mem_threshold>"
-    )
-    assert hot == said_by(gpu.temperature_problems, f"<temperature>{text}</temperature>")
-
-
-@pytest.mark.parametrize(("left", "slow", "is_hot"), [("5 C", "4 C", 0), ("4 C", "4 C", 1), ("N/A", "4 C", 0)])
-def test_a_gpu_that_tells_how_far_it_is_from_its_limit_is_hot_there(left: str, slow: str, is_hot: int) -> None:
-    """Newer drivers do."""
-    text = (
-        f"<gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{left}</gpu_temp_tlimit>"
-        f"<gpu_temp_slow_tlimit_threshold>{slow}</gpu_temp_slow_tlimit_threshold>"
-    )
-    assert is_hot == len(said_by(gpu.temperature_problems, f"<temperature>{text}</temperature>"))
-
-
-@pytest.mark.parametrize(
-    ("state", "status", "is_in"),
-    [("Completed", "Success", 1), ("Completed", "N/A", 1), ("Completed", "Timeout", 0), ("In Progress", "N/A", 0),
-     ("N/A", "N/A", 1)],
-)  # fmt: skip
-def test_a_gpu_has_joined_its_fabric(state: str, status: str, is_in: int) -> None:
-    """Or has none."""
-    found = said_by(gpu.fabric_problems, f"<fabric><state>{state}</state><status>{status}</status></fabric>")
-    assert ([] if is_in else [f"GPU 3 has not joined the NVSwitch fabric: {state}, {status}"]) == found
 
 
 @pytest.mark.parametrize(
@@ -319,71 +200,6 @@ def test_a_session_s_pauses_are_the_longest_after_which_it_went_on() -> None:
     talk._heard -= 1e6
     assert talk.hangs(1.0)
     assert "late" == talk.said(1e9)["state"]
-
-
-def a_log(*of_each: str) -> str:
-    """What nvidia-smi says, with no more of each GPU than every driver tells."""
-    parts = "".join(f"<{name}/>" for name in smi.ALWAYS)
-    each = "".join(f"<gpu>{parts}{text}</gpu>" for text in of_each)
-    return f"<nvidia_smi_log><attached_gpus>{len(of_each)}</attached_gpus>{each}</nvidia_smi_log>"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "kind", "slots", "what"),
-    [
-        (2, 2, 2, []),
-        (2, None, 2, []),
-        (2, 2, 0, []),
-        (1, 2, 1, ["1 GPU, its type has 2"]),
-        (1, 2, 2, ["1 GPU, its type has 2"]),
-        (3, 2, 3, []),
-        (2, None, 1, ["2 GPUs, but slots=1 in the hostfile"]),
-        (1, 1, 2, ["1 GPU, but slots=2 in the hostfile"]),
-    ],
-)
-def test_gpus_are_counted_against_the_type_and_the_hostfile(
-    gpus: int, kind: int | None, slots: int, what: list[str]
-) -> None:
-    """One that is lost first; a master of no slots trains on none."""
-    known = about(P4D if kind else None, kind or 1)
-    found = gpu.count_problems(
-        a_log(*[""] * gpus), dataclasses.replace(known, host=Host(rank=0, address="a", slots=slots))
-    )
-    assert what == [p.what for p in found]
-
-
-def test_a_gpu_that_is_divided_is_named() -> None:
-    """By its number."""
-    mig = "<mig_mode><current_mig>{}</current_mig></mig_mode>"
-    found = gpu.count_problems(a_log(mig.format("Disabled"), mig.format("Enabled")), about(P4D, 2))
-    assert "GPU 1 is divided (MIG)" == found[0].what
-
-
-REMAPPED = "<remapped_row_pending>{}</remapped_row_pending><remapped_row_failure>{}</remapped_row_failure>"
-RETIRED = (
-    "<retired_pages><multiple_single_bit_retirement><retired_count>{}</retired_count></multiple_single_bit_retirement>"
-    "<double_bit_retirement><retired_count>{}</retired_count></double_bit_retirement>"
-    "<pending_retirement>{}</pending_retirement><pending_blacklist>No</pending_blacklist></retired_pages>"
-)
-BANKS = "<row_remapper_histogram><row_remapper_histogram_none>{} bank(s)</row_remapper_histogram_none></row_remapper_histogram>"
-
-
-@pytest.mark.parametrize(
-    ("rows", "pages", "banks", "what"),
-    [
-        (("No", "No"), (0, 0, "No"), 0, []),
-        (("No", "Yes"), (0, 0, "No"), 0, ["GPU 3: a memory row could not be remapped"]),
-        (("Yes", "No"), (0, 0, "No"), 0, ["GPU 3: a row remap is pending"]),
-        (("No", "No"), (0, 0, "Yes"), 0, ["GPU 3: a page retirement is pending"]),
-        (("No", "No"), (30, 29, "No"), 0, []),
-        (("No", "No"), (30, 30, "No"), 0, ["GPU 3: 60 pages retired"]),
-        (("No", "No"), (0, 0, "No"), 1, ["GPU 3: a memory bank has no spare rows left"]),
-    ],
-)
-def test_repairs_that_wait_or_cannot_be_done_are_told(rows: Any, pages: Any, banks: int, what: list[str]) -> None:
-    """Rows, pages, banks; sixty pages are the limit."""
-    text = f"<remapped_rows>{REMAPPED.format(*rows)}{BANKS.format(banks)}</remapped_rows>{RETIRED.format(*pages)}"
-    assert what == said_by(gpu.repair_problems, text)
 
 
 @pytest.mark.parametrize(

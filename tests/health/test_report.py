@@ -1,7 +1,6 @@
 """What a person reads of a look: the unfit first, the deepest remedy first, equal troubles in one line."""
 
 import json
-import random
 
 from cluster.health.check import Finding
 from cluster.health.report import Report
@@ -9,11 +8,6 @@ from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(8)]
-
-
-def trouble(verdict: Verdict, *, unfit: bool) -> Problem:
-    """A problem of this verdict."""
-    return Problem(check="c", what=f"saw {verdict.value}", means="m", verdict=verdict, do="act", unfit=unfit)
 
 
 def report(problems: dict[Host, tuple[Problem, ...]]) -> Report:
@@ -25,21 +19,6 @@ def test_hosts_that_are_well_take_one_line() -> None:
     """In words that say how many."""
     assert "all 8 hosts are well (quick, 1.0 s)" == str(report(dict.fromkeys(HOSTS, ())))
     assert "the host is well (quick, 1.0 s)" == str(report({HOSTS[0]: ()}))
-
-
-def test_the_unfit_come_first_and_of_them_the_deepest_remedy() -> None:
-    """Whatever the order in which it was found."""
-    verdicts = [Verdict.REPLACE, Verdict.REBOOT, Verdict.RESET_GPU, Verdict.RESTART_JOB, Verdict.UNKNOWN]
-    found = [trouble(v, unfit=True) for v in verdicts]
-    found += [trouble(Verdict.REPLACE, unfit=False), trouble(Verdict.WATCH, unfit=False)]
-    for seed in range(5):
-        shuffled = random.Random(seed).sample(found, len(found))
-        text = str(report({h: (p,) for h, p in zip(HOSTS, shuffled, strict=False)}))
-
-        seen = [line for line in text.splitlines() if line.startswith(("unfit", "watch"))]
-        assert [f"{'unfit' if p.unfit else 'watch'}  saw {p.verdict.value}" for p in found] == [
-            f"{line.split()[0]}  {line.partition('): ')[2].rpartition(':')[0]}" for line in seen
-        ]
 
 
 def test_equal_troubles_are_one_group_with_all_their_hosts() -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.health import command, compare, deep, history, net, places, strays
+from cluster.health import command, deep, history, net, strays
 from cluster.health.check import About, Answer
 from cluster.health.history import Look
 from cluster.health.onhost import pairs, readings
-from cluster.health.report import Report, as_record, ranks
+from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.ssh.onhost import pci
@@ -40,28 +40,6 @@ def look(bad: str = "", time: str = "2026-11-23T00:00:00+00:00") -> Look:
     return Look(time=time, rung="quick", hosts=hosts)
 
 
-@pytest.mark.parametrize(
-    ("bad", "odd", "code", "heading"),
-    [
-        ("", "", 0, "all 3 hosts are well (quick, 1.2 s)"),
-        ("", "1", 1, "3 hosts: 1 to watch, 2 well (quick, 1.2 s)"),
-        ("0", "", 2, "3 hosts: 1 unfit to train, 2 well (quick, 1.2 s)"),
-        ("0", "01", 2, "3 hosts: 1 unfit to train, 1 to watch, 1 well (quick, 1.2 s)"),
-    ],
-)
-def test_a_look_s_exit_code_and_first_line(bad: str, odd: str, code: int, heading: str) -> None:
-    """2 where a host is unfit, 1 where one is to be watched."""
-    found = report(bad, odd)
-    assert (code, heading) == (found.exit_code, found.heading)
-    assert [h for h in HOSTS if str(h.rank) in bad] == list(found.unfit)
-    assert (code == 0) is found.is_ok
-
-
-def test_one_host_alone_is_well() -> None:
-    """And not all one of it."""
-    assert "the host is well (quick, 1.2 s)" == report(hosts=1).heading
-
-
 def test_looks_before_count_back_to_the_first_in_which_a_host_was_fit() -> None:
     """Each host by itself; one that is fit now is none of them."""
     found = report("12", before=(look("012"), look("1"), look("01"), look("012")))
@@ -70,25 +48,6 @@ def test_looks_before_count_back_to_the_first_in_which_a_host_was_fit() -> None:
     assert "10.0.0.1: unfit in the 4 looks before too: if it was repaired since, replace it" in said
     assert "10.0.0.2: unfit in the look before too" in said
     assert {} == report("1", before=(look("1"), look())).unfit_before()
-
-
-@pytest.mark.parametrize(
-    ("these", "text"), [("0", "0"), ("01", "0-1"), ("013", "0-1,3"), ("0123", "0-3"), ("02", "0,2")]
-)
-def test_ranks_are_said_as_hosts_takes_them(these: str, text: str) -> None:
-    """In any order."""
-    assert text == ranks([h for h in reversed(HOSTS) if str(h.rank) in these])
-
-
-def test_three_sights_are_two_and_one_more() -> None:
-    """Of one kind of problem, by how often they were seen."""
-    kinds = [Problem(check="c", what=f"saw {n}", means="m", verdict=Verdict.WATCH, do="d") for n in range(4)]
-    found = {h: (kinds[n],) for n, h in enumerate(HOSTS)}
-    for few, said in ((2, "saw 0; saw 1: m"), (3, "saw 0; saw 1; and 1 more: m"), (4, "saw 0; saw 1; and 2 more: m")):
-        shown = Report(rung="quick", problems=dict([*found.items()][:few]), findings={}, seconds=1.0)
-        assert said in str(shown)
-    one = Problem(check="c", what="x", means="m", verdict=Verdict.WATCH, do="d", command="do {ranks} {addresses}")
-    assert "do 2 10.0.0.2" == as_record(one, HOSTS[2])["command"]
 
 
 @pytest.mark.parametrize(
@@ -163,55 +122,6 @@ def test_changes_are_said_with_the_look_that_they_are_since() -> None:
     assert ("10.0.0.1", "", "") == tuple(command._only_host(report(bad)) for bad in ("1", "12", ""))
 
 
-@pytest.mark.parametrize(
-    ("load", "usual", "is_odd"),
-    [(1.0, 0.1, False), (1.01, 0.1, True), (3.0, 1.5, False), (9.0, 1.5, True), (0.9, 0.0, False), (1.01, 0.0, True)],
-)
-def test_a_load_is_odd_beyond_its_cores_and_beyond_the_others(load: float, usual: float, is_odd: bool) -> None:
-    """Both; among three hosts at least."""
-    texts = dict.fromkeys(HOSTS[:3], (f"{usual} {usual} 0 1/9 1", 1)) | {HOSTS[3]: (f"{load} {load} 0 1/9 1", 1)}
-    found = compare.load_problems(texts)
-    assert ([HOSTS[3]] if is_odd else []) == list(found)
-    if is_odd:
-        assert f"load is {load:.1f} per core, {usual:.1f} on the others" == found[HOSTS[3]][0].what
-    two = {h: texts[h] for h in HOSTS[2:]}
-    assert {} == compare.load_problems(two)
-    three = {h: texts[h] for h in HOSTS[1:]}
-    assert is_odd is bool(compare.load_problems(three))
-
-
-GIB = 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("said", "verdict", "what"),
-    [
-        ({"bavail": 50}, None, ""),
-        ({"bavail": 1}, Verdict.WATCH, "/x is nearly full: 99% used, 1.0 GiB free"),
-        ({"bavail": 1, "frsize": 256 << 20}, Verdict.WATCH, "/x is nearly full: 99% used, 256 MiB free"),
-        ({"bavail": 1, "frsize": 255 << 20}, Verdict.RESTART_JOB, "/x is full: 99% used, 255 MiB free"),
-        ({"bavail": 2, "frsize": 1 << 20}, Verdict.WATCH, "/x is nearly full: 98% used, 2 MiB free"),
-        ({"bavail": 10}, Verdict.WATCH, "/x is nearly full: 90% used, 10.0 GiB free"),
-        ({"bavail": 11}, None, ""),
-        ({"bavail": 50, "ffree": 0}, Verdict.RESTART_JOB, "/x is full: 100% of its inodes used, 50.0 GiB free"),
-        (
-            {"bavail": 50, "error": "No space left on device"},
-            Verdict.RESTART_JOB,
-            "/x is full: 50% used, 50.0 GiB free",
-        ),
-        ({"bavail": 50, "files": 0, "ffree": 0}, None, ""),
-        ({"bavail": 0, "blocks": 0}, None, ""),
-        ({"bavail": 5}, Verdict.WATCH, "/x is nearly full: 95% used, 5.0 GiB free"),
-        ({"bavail": 50, "ffree": 5}, Verdict.WATCH, "/x is nearly full: 95% of its inodes used, 50.0 GiB free"),
-    ],
-)
-def test_how_full_a_folder_is(said: dict[str, Any], verdict: Any, what: str) -> None:
-    """By its blocks or its inodes, whichever is worse."""
-    found = places._space_problem("/x", {"frsize": GIB, "blocks": 100, "files": 100, "ffree": 100, "error": "", **said})
-    assert (verdict, what) == ((found.verdict, found.what) if found else (None, ""))
-    assert found is None or found.unfit is (verdict is Verdict.RESTART_JOB)
-
-
 def answers(kind: str = "", speeds: dict[str, str] | None = None) -> Any:
     given = {"instance": {"instance-type": kind} if kind else {}, "speeds": speeds or {}}
     return {name: Answer(status="ok", out=json.dumps(said)) for name, said in given.items()}
@@ -228,23 +138,6 @@ def test_a_line_s_rate_is_the_lowest_of_any_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(4096, "4 KiB"), ((1 << 20) - 1, "1023 KiB"), (1 << 20, "1 MiB"), (256 << 20, "256 MiB")]
-)
-def test_a_size_is_said_in_powers_of_two(number: int, text: str) -> None:
-    """From a mebibyte on in those."""
-    assert text == net._size(number)
-
-
-def test_a_pair_is_what_its_first_host_measured() -> None:
-    """Or why there is no measurement."""
-    said = {"to_peer": 2.0, "from_peer": 3.0, "latency_s": 0.1}
-    found = net._pair(HOSTS[0], HOSTS[1], said, "")
-    assert (HOSTS[0], HOSTS[1], 2.0, 3.0, 0.1) == (found.a, found.b, found.to_b, found.to_a, found.latency_s)
-    assert "no measurement (gone)" == net._pair(HOSTS[0], HOSTS[1], None, "gone").error
-    assert 100 == len(net._pair(HOSTS[0], HOSTS[1], None, "x" * 200).error)
-
-
-@pytest.mark.parametrize(
     ("name", "pool"),
     [
         ("GPU 3 product", "GPUproduct"),
@@ -256,19 +149,6 @@ def test_a_pair_is_what_its_first_host_measured() -> None:
 def test_gpus_are_compared_with_each_other(name: str, pool: str) -> None:
     """Whatever their number; nothing else is put together."""
     assert pool == deep._pool(name)
-
-
-def test_a_measured_line_has_the_median_and_the_range() -> None:
-    """Of the hosts that measured it."""
-    rates = {
-        HOSTS[0]: {"copy": 1e9},
-        HOSTS[1]: {"copy": 3e9},
-        HOSTS[2]: {"copy": 2e9, "GPU 0 product": 5e12},
-        HOSTS[3]: {},
-    }
-    assert "copy: 2.00 GB/s (median of 3 hosts; 1.00 GB/s to 3.00 GB/s)" == deep._line("copy", rates)
-    one = "GPU 0 product: 5.00 TFLOP/s (median of 1 host; 5.00 TFLOP/s to 5.00 TFLOP/s)"
-    assert one == deep._line("GPU 0 product", rates)
 
 
 def test_two_sides_measure_each_other() -> None:
@@ -300,14 +180,6 @@ def test_a_peer_that_leaves_is_no_rate() -> None:
         theirs.close()
         with ours, pytest.raises(ConnectionError, match="the peer left"):
             does(ours)
-
-
-def test_files_that_cannot_be_read_hide_no_other(tmp_path: Path) -> None:
-    """What cannot be decoded is read all the same; a folder is no file."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").write_bytes(b"x\xff")
-    (tmp_path / "c").write_text("y")
-    assert {f"{tmp_path}/b": "x\ufffd", f"{tmp_path}/c": "y"} == readings.files([f"{tmp_path}/*", f"{tmp_path}/none"])
 
 
 def test_a_place_takes_a_file_gives_it_back_and_lets_it_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,15 +267,6 @@ def test_the_last_looks_are_read_oldest_first(tmp_path: Path) -> None:
         (looks / f"{name}.json").write_text(text)
     assert [2, 4] == readings.history(str(tmp_path), 2, str(tmp_path))
     assert [] == readings.history(str(tmp_path / "none"), 3, "")
-
-
-def test_a_program_s_output_is_what_it_prints() -> None:
-    """Unless it fails, or is not there."""
-    assert "x\n" == readings.output(["sh", "-c", "echo x; echo y >&2"])
-    with pytest.raises(OSError, match="sh exited with 3"):
-        readings.output(["sh", "-c", "echo x; exit 3"])
-    with pytest.raises(FileNotFoundError):
-        readings.output(["no-such-program"])
 
 
 def test_gpu_processes_are_told_with_whose_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from trainer import metrics
 from trainer.checkpoint import Folder
-from trainer.copies import Newest
 from trainer.errors import CommonError, TrainerError
 from trainer.ranks import Ranks
-from trainer.resnet50.attempt import EVAL_HEADER, TRAIN_HEADER, Attempt, eval_line, header, restore, train_line
+from trainer.resnet50.attempt import EVAL_HEADER, TRAIN_HEADER, Attempt, restore
 from trainer.resnet50.config import Config
 from trainer.resnet50.engine import Engine, StepResult, moving_average_decay
 from trainer.resnet50.plan import Data, make_plan
@@ -244,13 +243,6 @@ def test_a_training_that_sigterm_ended_says_so_unless_it_was_done(tmp_path: Path
     assert 7 == Folder(tmp_path / "checkpoints").steps()[0]
 
 
-def test_a_checkpoint_by_time_comes_when_a_rank_asks_for_it(tmp_path: Path) -> None:
-    """At the next step, whatever the steps between two checkpoints; the request is then forgotten."""
-    attempt(tmp_path, {2: replace(FINE, due=0.5)}, display_every=50, keep=9).go()
-
-    assert [7, 4] == Folder(tmp_path / "checkpoints").steps()
-
-
 def test_a_loss_scale_is_on_record(tmp_path: Path) -> None:
     """Beside each row."""
     scaled = attempt(tmp_path, display_every=5)
@@ -280,25 +272,6 @@ def test_weights_of_a_file_begin_a_training_that_has_no_checkpoint(
     attempt(tmp_path, num_batches=8, **flags).go()
     assert "begins with" not in capsys.readouterr().out
     assert Config(synthetic=True, num_batches=1, load=Path("x")).weights_file == Path("x")
-
-
-def test_weights_of_a_file_are_left_where_another_rank_has_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank 0 has no facts of a copy on another host's disk, but the training is not at its beginning."""
-    told: list[int] = []
-    held: Any = SimpleNamespace(
-        newest=Newest(rank=1, is_copy=True),
-        step=5,
-        engine=SimpleNamespace(begin=lambda *_: "begins with a file"),
-        config=SimpleNamespace(weights_file=Path("w.npz"), eval_only=False),
-        ranks=RANKS,
-        progress=SimpleNamespace(say=print),
-        learner=SimpleNamespace(broadcast=told.append),
-        plan=SimpleNamespace(change="2 ranks instead of 1"),
-    )
-    Attempt._restore(held)
-
-    assert [1] == told
-    assert "Resuming after step 4\n2 ranks instead of 1\n" == capsys.readouterr().out
 
 
 def looking(ranks_losses: list[float], skips: int = 0) -> Any:
@@ -349,15 +322,6 @@ def test_a_loss_that_is_no_number_ends_the_training_and_names_the_ranks() -> Non
             Attempt._look(held, replace(FINE, loss=math.nan))
 
 
-def test_a_request_is_kept_until_it_is_met() -> None:
-    """A later step without one does not take it back."""
-    held = looking([1.0, 1.0])
-    for result in (replace(FINE, asked=1.0, due=0.5), FINE, replace(FINE, terminated=1.0)):
-        Attempt._look(held, result)
-
-    assert (Stop.ASKED, True) == (held._stopping, held._is_due)
-
-
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
@@ -378,16 +342,6 @@ def test_a_checkpoint_of_another_model_is_refused(arrays: Any, says: str) -> Non
     whole = {"a": np.ones(2), "b": np.ones(1)}
     restore(learner, whole, "file")
     assert [whole] == held
-
-
-def test_lines_are_the_references() -> None:
-    """Their columns stand below their heads."""
-    row = train_line(12, 3.25, 1234.56, 1.2345, 2.3456, 0.012345)
-    assert "    12   3.2  1234.6  1.234   2.346 0.01235" == row
-    scores = eval_line(500, 3.25, 75.5, 92.25, 1.5, "2026-01-02T03:04:05Z")
-    assert "   500    3.2  75.500  92.250   1.500  2026-01-02 03:04:05" == scores
-    engine: Any = SimpleNamespace(version="NP1", exchange="DDP", ranks=replace(RANKS, size=4))
-    assert header(engine).endswith("NP1 threads per rank: 3\nDDP size: 4")
 
 
 def test_the_moving_average_follows_fast_at_first() -> None:

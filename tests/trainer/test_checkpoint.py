@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,23 +149,6 @@ def test_damaged_checkpoints_do_not_displace_whole_ones(folder: Any) -> None:
     assert 22 == Folder(folder.path).newest().step
 
 
-def test_what_was_verified_once_is_not_read_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeping the newest costs no second look at gigabytes, unless a file is not what it was."""
-    looked = []
-    digest = checkpoint._sha256
-    monkeypatch.setattr(checkpoint, "_sha256", lambda path: looked.append(path.name) or digest(path))
-    again = Folder(folder.path)
-    again.keep_newest(1)
-    again.keep_newest(1)
-    assert ["step-00000020.npz"] == looked
-    path = again.arrays_file(20)
-    path.write_bytes(b"x" * path.stat().st_size)
-    os.utime(path, ns=(1, 1))
-    folder.save(10, ARRAYS)
-    again.keep_newest(1)
-    assert [20, 10] == again.steps()
-
-
 def change_facts(folder: Any, changes: Any) -> None:
     """The facts file of step 20 with other fields, its own checksum taken out; a field set to None is gone."""
     file = folder.facts_file(20)
@@ -208,15 +190,6 @@ def test_facts_of_another_version_are_read(folder: Any) -> None:
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     folder.facts_file(20).write_text(json.dumps({**fields, CHECK: digest}))
     assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
-
-
-def test_facts_whose_checksum_lost_its_name_are_passed_over(folder: Any) -> None:
-    """With a piece of the text gone, the checksum would be a field of a newer version, and `more` be empty."""
-    text = folder.facts_file(20).read_text()
-    begin, end = text.index("ore"), text.index(CHECK)
-    folder.facts_file(20).write_text(text[:begin] + text[end:])
-
-    assert 10 == folder.newest().step
 
 
 def test_no_changed_character_makes_an_untrue_fact(folder: Any) -> None:
@@ -333,18 +306,6 @@ def test_the_current_attempt_writes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert unreadable == ("lease.json cannot be read" in capsys.readouterr().err)
 
 
-def test_outside_a_job_everybody_writes(tmp_path: Path) -> None:
-    """Nothing in the environment, or no number."""
-    lease(tmp_path, 5)
-    for environment in (
-        {},
-        {JOB_FOLDERS[0]: str(tmp_path)},
-        {ATTEMPT: "1"},
-        {ATTEMPT: "x", JOB_FOLDERS[0]: str(tmp_path)},
-    ):
-        check_lease(environment)
-
-
 def test_metrics_pass_over_a_damaged_line_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the middle with a line on stderr; a last one that a crash cut off goes without saying."""
     (tmp_path / FILE_OF_METRICS).write_text('{"kind": "train", "step": 1}\n{"kind": 3}\nnull\n{"kind": "train", "st')
@@ -365,15 +326,3 @@ def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None
     with pytest.raises(TrainerError, match="No space left"), Writer(tmp_path) as writer:
         writer._lines = open("/dev/full", "a", buffering=1)  # noqa: PTH123, SIM115  `Writer` closes it
         writer.write("train", 1, {"loss": 1.0})
-
-
-def test_facts_without_an_attempt_are_of_no_job(tmp_path: Path) -> None:
-    """As those of version 0.1; a folder is the same whatever of it has been verified."""
-    folder = Folder(tmp_path)
-    folder.save(20, ARRAYS)
-    change_facts(folder, {"attempt": None, "more": None})
-
-    found = folder.facts(20)
-    assert (0, {}) == (found.attempt, found.more)
-    assert Folder(tmp_path) == folder
-    assert [] == Folder(tmp_path / "none").steps() and Folder(tmp_path / "none").newest() is None

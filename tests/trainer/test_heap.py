@@ -51,13 +51,6 @@ def test_what_a_start_has_made_is_not_looked_at_again(searched: None) -> None:
     assert gc.collect() > 0
 
 
-def test_who_never_spared_the_start_has_nothing_set_aside(searched: None) -> None:
-    """A program that uses a part of a trainer keeps its own way."""
-    gc.set_threshold(500, 5, 5)
-    heap.settle()
-    assert ((500, 5, 5), 0) == (gc.get_threshold(), gc.get_freeze_count())
-
-
 @pytest.mark.parametrize("module", ["resnet50", "resnet50_torch"])
 def test_a_training_begins_without_a_whole_search(python: Program, request: Any, tmp_path: Path, module: str) -> None:
     """An import and a graph make 300,000 objects; without this there are five whole searches among them."""

@@ -15,18 +15,16 @@ import cv2
 import google_crc32c
 import numpy as np
 import pytest
-import simplejpeg
 from PIL import Image
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-from trainer import dataset, records, sample, verify
+from trainer import dataset, records, verify
 from trainer.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
 from trainer.imagenet.raw import Source, read_raw
 from trainer.imagenet.shards import make_example
 from trainer.jpeg import Unusable
-from trainer.pool import process_pool
 from trainer.verify import image_problem
 
 SHAPE = ("image/height", "image/width", "image/channels")
@@ -210,55 +208,6 @@ def test_the_sample_set_is_drawn_the_same_every_time(tmp_path: Path, python: Any
     assert len(set((tmp_path / "a/val_synsets.txt").read_text().split())) == 10
 
 
-@pytest.mark.parametrize(
-    ("shape", "corners", "turn"), [("cross", 12, 4), ("square", 4, 4), ("triangle", 3, 3), ("star", 10, 5)]
-)
-def test_a_shape_looks_the_same_when_it_is_turned(shape: str, corners: int, turn: int) -> None:
-    """Within the unit circle, which it reaches, and about its middle."""
-    found, angle = sample._polygon(shape), 2 * np.pi / turn
-    turned = found @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-
-    assert (corners, 2) == found.shape
-    assert np.linalg.norm(found, axis=1).max() == pytest.approx(1, abs=0.01)
-    assert np.abs(turned[:, None] - found[None]).sum(2).min(1).max() < 1e-9
-    side = np.roll(found, -1, 0) - found
-    bends = np.sign(side[:, 0] * np.roll(side[:, 1], -1) - side[:, 1] * np.roll(side[:, 0], -1))
-    assert {"cross": 4, "star": 5}.get(shape, 0) == min((bends > 0).sum(), (bends < 0).sum()), "dents"
-
-
-def test_a_folder_that_cannot_be_made_is_refused(hostile: Any, python: Any) -> None:
-    """In one line, as if it were full or belonged to somebody else."""
-    done = python("trainer.imagenet", "--raw", hostile, "--out", hostile / "synsets.txt", check=False)
-
-    assert done.returncode == 2
-    assert "synsets.txt cannot be written (Not a directory)" in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("flags", [("--seed", -1), ("--train", 3), ("--train", "x")])
-def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path: Path, python: Any, flags: Any) -> None:
-    """As anything else that the operator can get wrong; --check changes nothing, either."""
-    done = python("trainer.sample", "--out", tmp_path / "a", *flags, check=False)
-
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "would get 20 training" in python("trainer.sample", "--out", tmp_path / "a", "--train", 20, "--check").stdout
-    assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("value", [b"bytes", "text", 7, -1, [1, 300, 2**40], [0.5, -2.0], [b"a", b"b"]])
-def test_an_example_is_what_tensorflow_makes_of_it(value: Any) -> None:
-    """Our encoder against TensorFlow's parser."""
-    import tensorflow as tf
-
-    feature = tf.train.Example.FromString(records.example({"key": value})).features.feature["key"]
-    kind = feature.WhichOneof("kind")
-    got = list(getattr(feature, kind).value)
-
-    wanted = value if isinstance(value, list) else [value]
-    assert [v.encode() if isinstance(v, str) else v for v in wanted] == got
-    if not isinstance(wanted[0], float):
-        assert {"key": got} == records.parse(records.example({"key": value}))
-
-
 def test_every_input_and_output_is_counted_with_its_checksum(imagenet_mini: Any, mini_shards: Any) -> None:
     """Per shard: files read, their bytes, a checksum of them; the sums are those of the folders."""
     manifest = json.loads((mini_shards / "manifest.json").read_text())
@@ -410,17 +359,6 @@ def test_verifying_says_why_a_record_cannot_be_trained_on(record: Any, why: Any)
     assert why == (found := image_problem(record, classes=["n01"] * 5)) or why in found
 
 
-def test_the_answer_of_verifying_is_there_as_json(mini_shards: Any, tmp_path: Path, python: Any) -> None:
-    """What was looked at and each problem; the exit code is the same."""
-    data = shutil.copytree(mini_shards, tmp_path / "data")
-    assert json.loads(python("trainer.verify", data, "--json").stdout)["problems"] == []
-    (data / "train-00001-of-00003").unlink()
-    done = python("trainer.verify", data, "--json", check=False)
-
-    assert done.returncode == 1
-    assert [f"{data}/train-00001-of-00003: missing"] == json.loads(done.stdout)["problems"]
-
-
 def test_images_are_drawn_and_converted_where_opencv_has_threads(tmp_path: Path) -> None:
     """No fork takes them along, and who looked for them in a child waited for ever. They are as many as before, then."""
     program = """if True:
@@ -438,14 +376,6 @@ def test_images_are_drawn_and_converted_where_opencv_has_threads(tmp_path: Path)
     words = [sys.executable, "-c", program, tmp_path / "raw", tmp_path / "shards"]
     subprocess.run(words, cwd=ROOT, check=True, timeout=PATIENCE_S, capture_output=True)
     assert (tmp_path / "shards/manifest.json").exists()
-
-
-def test_opencv_computes_on_one_thread_in_each_process_of_a_pool() -> None:
-    """Which are as many as cores; afterwards it has the threads here that it had."""
-    before = cv2.getNumThreads()
-    with process_pool(1) as pool:
-        assert 1 == pool.submit(cv2.getNumThreads).result(PATIENCE_S)
-    assert before == cv2.getNumThreads()
 
 
 @pytest.mark.parametrize(
@@ -546,40 +476,6 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
         make_jpeg(many, 0, 85)
 
 
-def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini: Any) -> None:
-    """Five bytes of the scan in each of 300 files: most flips are seen, and none is accepted with a warning."""
-    rng = np.random.default_rng(0)
-    whole = sorted(imagenet_mini.glob("train/*/*.JPEG"))[0].read_bytes()
-    start, refused = whole.rindex(b"\xff\xda") + 20, 0
-    for _ in range(300):
-        data = bytearray(whole)
-        for place in rng.integers(start, len(whole) - 2, 5):
-            data[place] = int(rng.integers(256))
-        try:
-            simplejpeg.decode_jpeg(make_jpeg(bytes(data), 0, 85).encoded, strict=True)
-        except Unusable:
-            refused += 1
-    assert refused > 150
-
-
-def test_any_changed_byte_of_a_png_is_refused() -> None:
-    """Each of its chunks has a checksum, which Pillow compares for those of the pixels only when asked."""
-    whole = saved(drawn(60, 80), "PNG")
-    for place in range(8, len(whole), 97):
-        data = bytearray(whole)
-        data[place] ^= 0x10
-        with pytest.raises(Unusable):
-            make_jpeg(bytes(data), 0, 85)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("whole", [JPEG, PROGRESSIVE, saved(drawn(60, 80)[:, :, 0], "JPEG")])
-def test_a_whole_jpeg_may_have_something_after_its_end(whole: Any, check: Any) -> None:
-    """Cameras put more there; it is copied as it is."""
-    data = whole + b"more" * 2000
-    assert (data, 60, 80) == ((made := make_jpeg(data, 0, 85, check)).encoded, made.height, made.width)
-
-
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 def test_sixteen_bits_become_eight(form: Any) -> None:
     """Black is black, white white and the middle between them."""
@@ -589,20 +485,6 @@ def test_sixteen_bits_become_eight(form: Any) -> None:
 
     assert made.repair == form.lower()
     np.testing.assert_allclose(found.mean(axis=0), np.linspace(0, 255, 64), atol=3)
-
-
-@pytest.mark.parametrize("shorter_side", [0, 30])
-def test_a_rotation_noted_in_the_file_is_ignored(shorter_side: Any) -> None:
-    """Pixels, height and width are as stored, copied or encoded again: trainings do not turn pictures either."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for data in (saved(drawn(60, 80), "JPEG", exif=exif), saved(drawn(60, 80), "PNG", exif=exif)):
-        made = make_jpeg(data, shorter_side, 95)
-        found = simplejpeg.decode_jpeg(made.encoded)
-        expected = cv2.resize(drawn(60, 80), (found.shape[1], found.shape[0]), interpolation=cv2.INTER_AREA)
-
-        assert (made.height, made.width) == found.shape[:2] == ((30, 40) if shorter_side else (60, 80))
-        assert np.abs(found.astype(int) - expected).mean() < 8
 
 
 def test_a_file_may_have_any_name(hostile: Any, tmp_path: Path, python: Any) -> None:

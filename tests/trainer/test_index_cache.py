@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainer import dataset, index_cache, records
-from trainer.errors import TrainerError
 from trainer.records import Index
 
 SHARDS = 3
@@ -61,16 +60,6 @@ def test_a_shard_that_changed_is_read_anew(folder: Path, change: Any) -> None:
     change(folder / "train-00001-of-00003")
 
     assert same(dataset.find_split(folder, "train").index(), records.scan(sorted(folder.glob("train-*"))))
-
-
-def test_a_cut_off_shard_is_refused_though_its_index_is_kept(folder: Path) -> None:
-    """As without: the sentence names it."""
-    dataset.find_split(folder, "train").index(keeps=True)
-    path = folder / "train-00002-of-00003"
-    path.write_bytes(path.read_bytes()[:-1])
-
-    with pytest.raises(TrainerError, match="train-00002-of-00003: cut off in the record"):
-        dataset.find_split(folder, "train").index(keeps=True)
 
 
 def test_a_folder_that_takes_no_file_is_read_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from trainer import npz_writer, onnx_file, weight_files
+from trainer import npz_writer, weight_files
 from trainer.checkpoint import Folder
 from trainer.errors import ConfigError, TrainerError
 from trainer.precision import first_scale, is_loss_scale
 from trainer.resnet50 import export, network, onnx_graph, pretrained
 from trainer.resnet50.export import Trained
-from trainer.resnet50.network import BLOCKS, KERAS, OWN, TORCHVISION, VARIANTS, Init, blocks
+from trainer.resnet50.network import BLOCKS, KERAS, OWN, TORCHVISION, VARIANTS, Init
 
 
 @pytest.fixture
@@ -29,46 +29,6 @@ def drawn(model: str, variant: str, classes: int = 3) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     shapes = pretrained.expected(model, variant, classes)
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-@pytest.mark.parametrize(("first", "strides"), [(False, [1, 2, 1]), (True, [2, 1, 1])])
-def test_bottlenecks_shrink_where_their_variant_does(first: bool, strides: list[int]) -> None:
-    """In the first block of each stage but the first; its shortcut shrinks with it."""
-    plans = blocks("resnet50", strides_first=first)
-
-    assert 16 == len(plans)
-    assert [1] * 3 == [c.stride for c in plans[0].convolutions] and strides == [c.stride for c in plans[3].convolutions]
-    assert [1] * 3 == [c.stride for c in plans[4].convolutions]
-    assert [(1, 64, 64), (3, 64, 64), (1, 64, 256)] == [
-        (c.size, c.channels_in, c.channels) for c in plans[0].convolutions
-    ]
-    assert [0, 3, 7, 13] == [i for i, plan in enumerate(plans) if plan.shortcut]
-    shortcut = plans[3].shortcut
-    assert shortcut and (1, 256, 512, 2) == (shortcut.size, shortcut.channels_in, shortcut.channels, shortcut.stride)
-    assert ("stage1/block0/shortcut", "stage1/block0/shortcut_bn", (1, 1, 256, 512)) == (
-        *(shortcut.name, shortcut.norm, shortcut.shape),
-    )
-    assert (shortcut, *plans[3].convolutions) == plans[3].all and plans[4].convolutions == plans[4].all
-
-
-def test_plain_blocks_are_two_of_3x3() -> None:
-    """The first of them shrinks, whatever the variant; where nothing changes there is no shortcut."""
-    plans = blocks("resnet18", strides_first=True)
-
-    assert (8, [2, 4, 6]) == (len(plans), [i for i, plan in enumerate(plans) if plan.shortcut])
-    found = [(c.size, c.channels_in, c.channels, c.stride) for c in plans[2].convolutions]
-    assert [(3, 64, 128, 2), (3, 128, 128, 1)] == found
-    assert ["stage3/block1/conv1", "stage3/block1/bn1"] == [
-        plans[7].convolutions[1].name,
-        plans[7].convolutions[1].norm,
-    ]
-    assert 512 == plans[7].convolutions[-1].channels
-    numbers = {
-        m: sum(int(np.prod(s)) for n, s in pretrained.expected(m, OWN, 1000).items() if "moving" not in n)
-        for m in BLOCKS
-    }
-    assert {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
-            "resnet152": 60_192_808} == numbers  # fmt: skip
 
 
 def test_weights_begin_by_their_rule() -> None:
@@ -110,20 +70,6 @@ def test_arrays_come_back_from_their_names(few: None, model: str, variant: str) 
         grouped = {f"{name.split('/')[0]}/{name}": array for name, array in theirs.items()}
         moved = pretrained.as_ours(grouped, model, variant, "file")["stage0/block0/bn0/moving_mean"]
         np.testing.assert_allclose(moved, ours["stage0/block0/bn0/moving_mean"] - 2)
-
-
-def test_a_checkpoints_arrays_are_what_evaluation_computes_with(few: None) -> None:
-    """Averages where there are any; what only a training needs is left out."""
-    ours = drawn("resnet18", TORCHVISION)
-    held = {f"torchvision/{name}": array for name, array in ours.items()}
-    held["torchvision/stem/kernel/ema"] = ours["stem/kernel"] + 1
-    held["torchvision/stem/kernel/momentum"] = ours["stem/kernel"]
-    held["torchvision/loss_scale"] = np.ones(1)
-    found = pretrained.as_ours(held, "resnet18", TORCHVISION, "file")
-
-    assert TORCHVISION == pretrained.variant_of(held) and set(ours) == set(found)
-    assert (found["stem/kernel"] == ours["stem/kernel"] + 1).all() and (found["dense/bias"] == ours["dense/bias"]).all()
-    assert pretrained.variant_of({"x": np.ones(1)}) is None
 
 
 @pytest.mark.parametrize(
@@ -280,15 +226,6 @@ def test_an_onnx_file_has_the_layers_of_its_variant(few: None, tmp_path: Path, v
         for v in (*graph.input, *graph.output)
     }
     assert {"images": ["N", "height", "width", 3], "logits": ["N", 3], "probabilities": ["N", 3]} == shapes
-
-
-def test_a_graph_that_no_runtime_would_take_is_not_written(tmp_path: Path) -> None:
-    """Found before there is a file."""
-    graph = onnx_file.Graph()
-    graph.add("NoSuchOperation", ["images"], "x")
-    with pytest.raises(onnx.checker.ValidationError):
-        onnx_file.write(tmp_path / "x.onnx", graph, "x", [], [])
-    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_loss_scale_is_a_number_above_zero_or_dynamic() -> None:

@@ -1,6 +1,5 @@
 """What a command line becomes before a framework is loaded: flags, their limits and defaults, the plan in numbers and words."""
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,13 @@ import pytest
 
 from trainer import records
 from trainer.checkpoint import Folder
-from trainer.commandline import Parser
 from trainer.errors import ConfigError
 from trainer.resnet50 import start
 from trainer.resnet50.__main__ import main, parse
 from trainer.resnet50.config import Config
-from trainer.resnet50.plan import Data, Plan, look_up, make_plan, summary, text
+from trainer.resnet50.plan import Data, Plan, look_up, make_plan, summary
 from trainer.resnet50.recipes import RECIPES
-from trainer.resnet50.resume import Position, continued
+from trainer.resnet50.resume import Position
 
 DRAWN = ("--synthetic", "--num-batches", "5", "--batch-size", "8")
 DATA = Data(classes=10, train_examples=100, validation_examples=4)
@@ -75,42 +73,6 @@ def test_a_plan_says_its_numbers() -> None:
     assert {f.name for f in fields(Config)} == set(flags)
 
 
-def test_a_plan_of_a_changed_batch_says_its_numbers_in_steps_of_now() -> None:
-    """Of half the ranks with their batch as it was: twice the steps, half the rate."""
-    whole = plan(2, num_batches=30, warmup_epochs=1.0, lr=0.4, eval_every=2.0, lr_decay_mode="constant")
-    now = replace(whole, ranks=1, config=replace(whole.config, when_ranks_change="rescale-lr"))
-    found = summary(continued(now, Position.after(whole, 10)))
-
-    names = ("steps", "first_step", "warmup_steps", "eval_every_steps", "lr_peak", "lr_first", "lr_last")
-    assert (10 + 40, 10, 12, 24, 0.2, 0.2, 0.2) == tuple(found[name] for name in names)
-    assert None is summary(plan())["eval_every_steps"]
-
-
-def test_a_plan_in_words() -> None:
-    """What is not so is left out; a number of one has its word in the singular."""
-    whole = plan(2, lr=0.4, lr_decay_mode="constant", accumulate=2, precision="bfloat16", image_size=64)
-    words = (
-        "resnet50, 23528522 parameters, 10 classes, 64 pixels, bfloat16\n"
-        "100 images of data; 4 to evaluate on\n"
-        "2 ranks x 8 = 16 images per step, each rank's in 2 micro-steps\n"
-        "12 steps = 1.92 epochs of 6 whole steps\n"
-        "learning rate 0.40000, warm-up 0 steps to 0.40000, constant to 0.40000\n"
-        "writes to job"
-    )
-    assert words == text(whole)
-    drawn = text(
-        replace(
-            whole,
-            change="other ranks",
-            first_step=3,
-            config=Config(synthetic=True, batch_size=8, num_batches=1, model="resnet18"),
-        )
-    )
-    assert "other ranks\nresnet18, 11181642 parameters, 10 classes, 224 pixels, float32\nsynthetic images; 4 " in drawn
-    assert "= 16 images per step\n12 steps = 1.44 epochs of 6 whole steps, the first 3 are done\n" in drawn
-    assert drawn.endswith("poly to 0.40000\nwrites nothing")
-
-
 @pytest.mark.parametrize(
     ("ranks", "flags", "says"),
     [
@@ -130,57 +92,6 @@ def test_a_plan_that_cannot_be_is_refused(ranks: int, flags: dict[str, Any], say
     assert str(error.value).startswith(says)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "flags"),
-    [
-        (12, {}),
-        (4, {"eval": True}),
-        (5, {}),  # nothing is evaluated
-        (1, {"num_epochs": 0.08}),
-        (1, {"warmup_epochs": 11 / 12}),
-        (1, {"eval_every": 1.0}),
-        (1, {"eval_every": 0.0001}),
-    ],
-)
-def test_a_plan_at_the_edge_is_made(ranks: int, flags: dict[str, Any]) -> None:
-    """The largest batch, the shortest run, the longest warm-up, the rarest evaluation; the most frequent is each step's."""
-    made = plan(ranks, **flags)
-
-    assert (1 if "num_epochs" in flags else 12, 8 * ranks) == (made.steps, made.global_batch)
-    if flags == {"eval_every": 0.0001}:
-        assert 1 == made.eval_every_steps
-
-
-def test_epochs_win_over_a_number_of_steps_and_larc_has_a_rate_of_its_own() -> None:
-    """A rate that was given wins over both rules."""
-    assert 25 == plan(num_epochs=2.0, num_batches=7).steps
-    assert [0.1, 3.7, 0.3] == [
-        make_plan(Config(synthetic=True, batch_size=256, num_batches=1, **flags), 1, Data(classes=2, train_examples=999))
-        .schedule.peak
-        for flags in ({}, {"larc": True}, {"larc": True, "lr": 0.3})
-    ]  # fmt: skip
-
-
-def test_an_evaluation_comes_when_its_images_are_reached() -> None:
-    """Not before, not again, and never where none was asked for."""
-    often = plan(eval_every=0.24)
-    assert 3 == often.eval_every_steps
-    assert [3, 6, 9, 12] == [s for s in range(1, 13) if often.evaluates_after(s)]
-    assert not any(plan().evaluates_after(s) for s in range(1, 13))
-    assert [0.0, 0.16, 0.96] == [often.epoch(s) for s in (0, 2, 12)]
-
-
-def test_data_is_looked_up_as_far_as_the_run_needs_it(shards: Path) -> None:
-    """Classes as given, else ImageNet's where no manifest says; validation images only where there is an evaluation."""
-    run = Config(data_dir=shards, job_dir=Path("job"), num_batches=1)
-    data = look_up(run)
-    assert (1000, 10, 0, None) == (data.classes, data.train_examples, data.validation_examples, data.validation)
-    data = look_up(replace(run, eval=True, classes=3))
-    assert (3, 1, 1) == (data.classes, data.validation_examples, len(data.validation or ()))
-    drawn = [look_up(Config(synthetic=True, num_batches=1, **more)) for more in ({}, {"classes": 7})]
-    assert [(1000, 1_281_167), (7, 1_281_167)] == [(d.classes, d.train_examples) for d in drawn]
-
-
 def test_a_damaged_shard_is_left_out_only_where_that_was_asked_for(shards: Path) -> None:
     """Of those to train on and of those to evaluate on."""
     (shards / "train-00001-of-00002").write_bytes(b"damaged, but long enough")
@@ -190,31 +101,6 @@ def test_a_damaged_shard_is_left_out_only_where_that_was_asked_for(shards: Path)
     assert 6 == look_up(replace(run, bad_data="skip")).train_examples
     (shards / "validation-00000-of-00001").write_bytes(b"damaged, but long enough")
     assert 0 == look_up(replace(run, bad_data="skip")).validation_examples
-
-
-@pytest.mark.parametrize(("rank", "check", "keeps"), [("0", False, True), ("1", False, False), ("0", True, False)])
-def test_the_first_rank_keeps_where_records_lie(
-    shards: Path, no_beat: None, monkeypatch: pytest.MonkeyPatch, rank: str, check: bool, keeps: bool
-) -> None:
-    """Not the others, which would write the same, and not who is only asked."""
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
-    words = ["--data-dir", str(shards), "--job-dir", str(shards / "job"), "--num-batches", "2", "--batch-size", "4"]
-    config, arguments = parse([*words, *(["--check"] if check else [])])
-    start.planned(config, arguments, 2)
-
-    assert keeps == (shards / ".index-train.npz").exists()
-
-
-def test_a_check_tells_the_plan_of_as_many_ranks_as_it_names(no_beat: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """One where it names none, whatever this process is; as JSON where asked; and 0 is how it ends."""
-    assert 0 == main([*DRAWN, "--check", "--ranks", "3"])
-    assert "\n3 ranks x 8 = 24 images per step\n" in capsys.readouterr().out
-    assert 0 == main([*DRAWN, "--check", "--json"])
-    assert 8 == json.loads(capsys.readouterr().out)["global_batch"]
-
-    config, arguments = parse(DRAWN)
-    found = start.planned(config, arguments, 4)
-    assert found and (4, 32, 5, "") == (found.ranks, found.global_batch, found.steps, capsys.readouterr().out)
 
 
 def test_a_plan_goes_on_with_what_its_job_began_with(
@@ -315,17 +201,3 @@ def test_recipes_are_those_of_their_sources() -> None:
     wanted = {"poly90": common | poly, "large-batch": common | large | {"larc": True, "increased_aug": True}}
 
     assert wanted | {"modern": modern} == {name: flags() for name, flags in RECIPES.items()}
-
-
-def test_a_command_line_may_be_written_with_underscores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the flags, not their values; without words it is the process's own; what is wrong is one sentence."""
-    parser = Parser(prog="p")
-    parser.add_argument("--a-b")
-    parser.add_argument("c_d", nargs="?")
-
-    assert ("x_y", "u_v") == tuple(vars(parser.parse_args(["--a_b=x_y", "u_v"])).values())
-    monkeypatch.setattr("sys.argv", ["p", "--a_b", "k_l"])
-    assert "k_l" == parser.parse_args().a_b
-    assert None is parser.parse_args([]).a_b
-    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --e; see 'p --help'$"):
-        parser.parse_args(["--e"])

@@ -7,7 +7,6 @@ import struct
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -16,16 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer import dataset, records, sample, verify
+from trainer import records, sample, verify
 from trainer.errors import ConfigError, TrainerError
 from trainer.imagenet import __main__ as program
-from trainer.imagenet.convert import Options, make_manifest, shard_tasks, shuffled
-from trainer.imagenet.devkit import read_kit
+from trainer.imagenet.convert import Options, make_manifest
 from trainer.imagenet.image import make_jpeg
 from trainer.imagenet.matlab import read_structs, structs
-from trainer.imagenet.raw import Raw, Source, label_validation, read_raw, read_synsets
-from trainer.imagenet.shards import ImageOptions, Shard, ShardTask, make_example, write_shard, written
-from trainer.imagenet.tar import _Window
+from trainer.imagenet.raw import Raw, Source, read_raw, read_synsets
+from trainer.imagenet.shards import ImageOptions, Shard, ShardTask, write_shard, written
 from trainer.jpeg import Unusable
 
 
@@ -52,35 +49,6 @@ def raw(tmp_path: Path) -> Path:
     (folder / "synsets.txt").write_text("n02 second one\n\nn01\n")
     (folder / "val_synsets.txt").write_text("n02\n\nn01\n")
     return folder
-
-
-def test_a_raw_folder_has_labels_by_sorted_synset(raw: Path) -> None:
-    """Whatever the order of the list; a synset without a name is called as itself; validation in the order of names."""
-    found = read_raw(raw)
-
-    assert (("n01", "n02"), ("n01", "second one"), ("train/stray.JPEG",)) == (
-        found.synsets,
-        found.names,
-        found.unlabelled,
-    )
-    assert [
-        ("train/n01/deep/a.JPEG", "a.JPEG", "n01", 1),
-        ("train/n02/b.JPEG", "b.JPEG", "n02", 2),
-        ("train/n02/c.JPEG", "c.JPEG", "n02", 2),
-    ] == [(s.name, s.filename, s.synset, s.label) for s in found.train]
-    assert [("val/1.JPEG", "n02", 2), ("val/2.JPEG", "n01", 1)] == [
-        (s.name, s.synset, s.label) for s in found.validation
-    ]
-
-
-def test_the_lists_of_a_raw_folder_may_lie_elsewhere(raw: Path) -> None:
-    """And the folder to judge by may have either name."""
-    for name in ("synsets.txt", "val_synsets.txt"):
-        (raw / name).rename(raw.parent / f"other-{name}")
-    (raw / "val").rename(raw / "validation")
-    found = read_raw(raw, raw.parent / "other-synsets.txt", raw.parent / "other-val_synsets.txt")
-
-    assert [2, 1] == [s.label for s in found.validation]
 
 
 @pytest.mark.parametrize(
@@ -121,42 +89,6 @@ def test_folders_that_are_not_there_are_refused(raw: Path) -> None:
     (raw / "train").rename(raw / "other")
     with pytest.raises(ConfigError, match=r"no folder train there"):
         read_raw(raw)
-
-
-def test_a_source_is_a_file_or_a_range_of_one(tmp_path: Path) -> None:
-    """Never more than asked for."""
-    (tmp_path / "a").write_bytes(b"0123456789")
-    whole = Source(tmp_path / "a", "a", "a", "n01", 1)
-
-    assert (b"0123456789", b"0123") == (whole.read(99), whole.read(4))
-    part = replace(whole, offset=3, size=4)
-    assert (b"3456", b"34", b"") == (part.read(99), part.read(2), replace(part, size=0).read(9))
-    assert [] == list(label_validation([], [], {}, Path("x")))
-
-
-@pytest.mark.parametrize(
-    ("count", "asked", "wanted"), [(1, None, 1), (128, None, 1), (129, None, 2), (10, 3, 3), (128 * 200, None, 128)]
-)
-def test_files_are_shared_among_shards(count: int, asked: int | None, wanted: int) -> None:
-    """In order, each once, as many to each but for one; by default of 128 files and more, up to the reference's number."""
-    files = tuple(Source(Path(f"{i}"), f"{i}", f"{i}", "n01", 1) for i in range(count))
-    tasks = shard_tasks("validation", files, Path("out"), asked, Options(first_number=1))
-
-    assert wanted == len(tasks)
-    assert list(files) == [source for task in tasks for source in task.sources]
-    sizes = [len(task.sources) for task in tasks]
-    assert max(sizes) - min(sizes) <= 1
-    assert [f"validation-{i:05d}-of-{wanted:05d}" for i in (1, wanted)] == [tasks[0].path.name, tasks[-1].path.name]
-
-
-def test_files_to_train_on_are_mixed_the_same_way_every_time() -> None:
-    """All of them; a thousand files to train on have eight shards, a million have the reference's 1024."""
-    files = tuple(Source(Path(f"{i}"), f"{i}", f"{i}", "n01", 1) for i in range(1000))
-    mixed = shuffled(files)
-
-    assert mixed == shuffled(files) != files and set(files) == set(mixed)
-    assert 8 == len(shard_tasks("train", files, Path("out"), None, Options()))
-    assert 1024 == len(shard_tasks("train", files * 200, Path("out"), None, Options()))
 
 
 def task_of(folder: Path, **options: Any) -> ShardTask:
@@ -314,18 +246,6 @@ def test_a_conversion_that_cannot_be_is_refused(
     assert says in capsys.readouterr().err and not (raw.parent / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [("--quality", "1"), ("--quality", "100"), ("--shorter-side", "0"), ("--part", "4/4")]
-)
-def test_a_conversion_at_the_edge_is_looked_at(
-    raw: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
-) -> None:
-    """A check counts the files and writes nothing."""
-    assert 0 == program.main(["--raw", str(raw), "--out", str(raw.parent / "out"), "--check", *words])
-    assert "3 training and 2 validation files of 2 synsets\n" == capsys.readouterr().out
-    assert not (raw.parent / "out").exists()
-
-
 def test_what_a_conversion_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its help says; a rank's part and processes are its share of all."""
     a = program.parser().parse_args(["--raw", "r", "--out", "o"])
@@ -347,35 +267,6 @@ def test_what_a_conversion_does_by_default(monkeypatch: pytest.MonkeyPatch) -> N
     assert 1 == program.own_processes()
 
 
-def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not with every shard; all files so far are counted."""
-    now = [100.0]
-    monkeypatch.setattr(program.time, "monotonic", lambda: now[0])
-    progress = program.Progress(20)
-    for at, inputs in ((103, 3), (105, 4), (105.1, 5), (110, 1), (110.2, 2)):
-        now[0] = at
-        shard: Any = SimpleNamespace(inputs=inputs)
-        progress(shard)
-
-    assert "12 of 20 files\n15 of 20 files\n" == capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "shorter", "size"),
-    [(40, 60, 20, (20, 30)), (60, 40, 20, (30, 20)), (40, 60, 40, (40, 60)), (40, 60, 0, (40, 60)),
-     (40, 61, 39, (39, 59)), (2, 400, 1, (1, 200)), (10, 12, 15, (10, 12))],
-)  # fmt: skip
-def test_a_picture_is_shrunk_to_its_shorter_side(height: int, width: int, shorter: int, size: tuple[int, int]) -> None:
-    """Never enlarged; what has the size already stays as it is, byte by byte; a PNG is shrunk and encoded alike."""
-    data = saved(height, width)
-    made = make_jpeg(data, shorter, 85)
-    assert (*size, None, size == (height, width)) == (made.height, made.width, made.repair, made.encoded == data)
-    png = make_jpeg(saved(height, width, "PNG"), shorter, 85)
-    assert (*size, "png") == (png.height, png.width, png.repair)
-    decoded = cv2.imdecode(np.frombuffer(png.encoded, np.uint8), cv2.IMREAD_UNCHANGED)
-    assert size == decoded.shape[:2]
-
-
 def test_the_quality_and_the_kind_of_a_repaired_picture() -> None:
     """A better quality takes more bytes; CMYK is called so, and its colours stay."""
     data = saved(64, 64, "PNG")
@@ -387,15 +278,6 @@ def test_the_quality_and_the_kind_of_a_repaired_picture() -> None:
         assert form.lower() == make_jpeg(saved(8, 8, form), 0, 85).repair
     with pytest.raises(Unusable, match="32 bits per pixel: nobody knows which of its values is white"):
         make_jpeg(saved(8, 8, "TIFF", "I"), 0, 85)
-
-
-def test_colours_of_a_repaired_picture_stay_in_their_order() -> None:
-    """Red is red."""
-    out = io.BytesIO()
-    Image.new("RGB", (16, 16), (250, 20, 10)).save(out, "PNG")
-    decoded = cv2.imdecode(np.frombuffer(make_jpeg(out.getvalue(), 0, 95).encoded, np.uint8), cv2.IMREAD_COLOR)
-
-    np.testing.assert_allclose(decoded.mean((0, 1)), (10, 20, 250), atol=3)
 
 
 def element(kind: int, data: bytes, order: str) -> bytes:
@@ -463,44 +345,6 @@ def test_what_is_no_matlab_file_says_so(tmp_path: Path) -> None:
         read_structs(tmp_path / "none.mat")
 
 
-def kit(folder: Path, numbers: list[int], truth: str) -> Path:
-    """An unpacked development kit whose synsets have these numbers."""
-    data = folder / "ILSVRC2012_devkit_t12" / "data"
-    data.mkdir(parents=True, exist_ok=True)
-    order, width = "<", 16
-    names = b"".join(n.ljust(width, b"\0") for n in (b"ILSVRC2012_ID", b"WNID", b"words"))
-    rows = b"".join(
-        matrix(6, "", element(4, struct.pack("<H", n), order), order)
-        + b"".join(matrix(4, "", element(16, t, order), order, (1, len(t))) for t in (b"n%d" % n, b"word"))
-        for n in numbers
-    )
-    body = element(5, struct.pack("<i", width), order) + element(1, names, order) + rows
-    (data / "meta.mat").write_bytes(bytes(126) + b"IM" + matrix(2, "synsets", body, order, (len(numbers), 1)))
-    (data / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
-    return folder
-
-
-def test_a_kits_classes_are_its_first_thousand(tmp_path: Path) -> None:
-    """Numbers above are inner nodes; fewer classes are taken, too, but not with a gap."""
-    found = read_kit(kit(tmp_path, [*range(1, 1003)], "1000\n1\n"))
-    assert (1000, ("n1000", "n1")) == (len(found.names), found.validation)
-    assert 2 == len(read_kit(kit(tmp_path, [2, 1, 1001], "1")).names)
-    for numbers, truth in (([1, 3], "1"), ([0, 1], "1"), ([1, 2], "3"), ([1, 2], "x")):
-        with pytest.raises(ConfigError, match="the development kit cannot be understood"):
-            read_kit(kit(tmp_path, numbers, truth))
-
-
-def test_a_range_of_a_file_is_a_file_of_its_own(tmp_path: Path) -> None:
-    """From its begin, from where it is, from its end; beyond it there is nothing."""
-    (tmp_path / "a").write_bytes(b"before0123456789after")
-    with (tmp_path / "a").open("rb") as file:
-        window = _Window(file, 6, 10)
-        assert (True, True, 0) == (window.readable(), window.seekable(), window.tell())
-        assert (b"012", b"3456789", b"") == (window.read(3), window.read(), window.read(5))
-        assert (2, 5, 8) == (window.seek(2), window.seek(3, io.SEEK_CUR), window.seek(-2, io.SEEK_END))
-        assert (b"89", 10, 15, b"") == (window.read(9), window.tell(), window.seek(15), window.read(2))
-
-
 def test_a_set_is_drawn_class_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten kinds in turn, each file with a seed of its own; validation images by number, their labels in a list."""
     todo = sample.tasks(Path("o"), 21, 11, seed=4)
@@ -526,56 +370,3 @@ def test_a_set_is_drawn_class_by_class(tmp_path: Path, capsys: pytest.CaptureFix
     assert [*sorted(names), "n90000000"] == labels
     assert 2 == sample.main(words)
     assert f"{out} is not empty: give another --out" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "seed", "says"),
-    [
-        (9, 10, 1, "--train and --validation must be at least 10, one per class"),
-        (10, 9, 1, "--train and --validation must be at least 10"),
-        (10, 10, -1, "--seed is -1, but must not be negative"),
-        (10, 10, 0, None),
-    ],
-)
-def test_a_set_has_an_image_of_each_class(tmp_path: Path, train: int, validation: int, seed: int, says: Any) -> None:
-    """Into a new or an empty folder."""
-    if says is None:
-        sample.check(tmp_path, train, validation, seed)
-        sample.check(tmp_path / "new", train, validation, seed)
-        (tmp_path / "file").touch()
-        says = "is not empty: give another --out"
-    with pytest.raises(ConfigError, match=says):
-        sample.check(tmp_path / "file" if "empty" in says else tmp_path, train, validation, seed)
-
-
-def test_drawn_pictures_are_of_their_sizes_and_differ() -> None:
-    """Sides of 72 to 112 pixels, and all of these; a shape covers a part of its picture."""
-    rng = np.random.default_rng(0)
-    pictures = [sample.draw(sample.KINDS[i % 10], rng) for i in range(60)]
-    sides = {side for picture in pictures for side in picture.shape[:2]}
-    assert 72 <= min(sides) < 76 and 109 < max(sides) <= 112
-
-    for shape in ("disc", "ring", "square", "triangle", "star", "cross"):
-        covered = [(sample._outline(shape, 100, 80, rng) > 127).mean() for _ in range(20)]
-        assert 0.02 < min(covered) and max(covered) < 0.6, shape
-
-
-def test_textures_have_two_colours_or_one() -> None:
-    """In their shares: of stripes and checks half, of dots less."""
-    rng = np.random.default_rng(1)
-    for texture, least, most in (("plain", 0, 0), ("stripes", 0.4, 0.6), ("checks", 0.4, 0.6), ("dots", 0.1, 0.3)):
-        pixels = sample._textured(texture, 30, 100, 100, rng).reshape(-1, 3)
-        colours, counts = np.unique(pixels, axis=0, return_counts=True)
-        assert (1 if texture == "plain" else 2) == len(colours)
-        assert least <= (min(counts) / 10_000 if most else 0) <= most, texture
-
-
-def test_labels_of_a_record_are_numbers_and_its_name_bytes() -> None:
-    """Also a name that is no text."""
-    source = Source(Path("x"), "x", "\udcff.JPEG", "n01", 7)
-    example = records.parse(make_example(source, make_jpeg(SMALL, 0, 85)))
-
-    assert ([7], [b"\xff.JPEG"], [SMALL]) == tuple(
-        example[f"image/{name}"] for name in ("class/label", "filename", "encoded")
-    )
-    assert ("train", "validation") == dataset.SPLITS

@@ -14,7 +14,6 @@ from trainer.order import examples_at, positions
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import Data, make_plan
 from trainer.resnet50.resume import Position, continued
-from trainer.sharing import Share, share
 
 DATA = Data(classes=10, train_examples=1000)
 
@@ -23,16 +22,6 @@ def planned(ranks: Any, **flags: Any) -> Any:
     """A run of 8 images per rank over 20 epochs."""
     flags = {"batch_size": 8, "num_epochs": 20.0, "warmup_epochs": 2.0, "lr_decay_mode": "cosine"} | flags
     return make_plan(Config(synthetic=True, **flags), ranks, DATA)
-
-
-def test_with_the_same_ranks_nothing_changes() -> None:
-    """Steps, rates and positions are those of an uninterrupted run."""
-    whole = planned(4)
-    rest = continued(whole, Position.after(whole, 123))
-
-    assert (whole.steps, 123, 123 * 32) == (rest.steps, rest.first_step, rest.first_image)
-    assert [whole.rate(s) for s in range(123, 625)] == [rest.rate(s) for s in range(123, 625)]
-    assert Position.after(whole, 200) == Position.after(rest, 200)
 
 
 @pytest.mark.parametrize(("ranks", "batch", "parts"), [(2, 16, 2), (8, 4, 1), (1, 32, 4)])
@@ -64,21 +53,6 @@ def test_the_rate_is_scaled_and_the_epochs_go_on(lr: Any) -> None:
     assert back.epoch(back.steps) == pytest.approx(20)
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"lr": 0.4}, {"larc": True}, {"lr_decay_mode": "steps", "lr_decay_steps": (9.0,)}]
-)
-def test_where_the_batch_cannot_be_shared_the_rate_is_rescaled(more: Any) -> None:
-    """Three ranks for four: three quarters of the rate planned for the image, in the warm-up too, and as many epochs."""
-    whole = planned(4, **more)
-    rest = continued(planned(3, **more), Position.after(whole, 30))
-
-    assert (24, 30, 30 * 32) == (rest.global_batch, rest.first_step, rest.first_image)
-    assert "3 ranks instead of 4: learning rate x 0.75, for 24 images per step instead of 32" == rest.change
-    for further in (0, 4, 40, 400):
-        assert 0.75 * whole.rate(30 + 3 * further) == pytest.approx(rest.rate(30 + 4 * further))
-    assert rest.images(rest.steps - 1) < whole.images(whole.steps) <= rest.images(rest.steps)
-
-
 def test_back_to_all_ranks_is_back_to_the_first_batch() -> None:
     """Also after a batch that could not be kept, and a second time on fewer ranks: what counts is how it began."""
     whole = planned(4)
@@ -96,29 +70,6 @@ def test_back_to_all_ranks_is_back_to_the_first_batch() -> None:
     assert two.change == again.change == "2 ranks instead of 4: 2 micro-steps each keep the global batch of 32"
     assert whole.rate(275) == back.rate(300)  # 100 of 32 images, 100 of 24, then of 32 again
     assert whole.steps + 25 == back.steps
-
-
-def test_a_share_of_many_tiny_parts_is_none() -> None:
-    """37 images where 32 fit would be computed one by one; the rate is rescaled instead."""
-    assert (None, Share(64, 2), Share(48, 2), Share(4, 1)) == (
-        share(37 * 4, 4, 32),
-        share(256, 4, 32),
-        share(144, 3, 24),
-        share(32, 8, 8),
-    )
-    assert share(7, 2, 7) is None
-
-
-def test_evaluations_come_at_the_same_images() -> None:
-    """Every two epochs or so, whatever the ranks; without a change every so many steps."""
-    data = Data(classes=10, train_examples=1000, validation_examples=50)
-    flags = Config(data_dir=Path("data"), job_dir=Path("job"), batch_size=8, num_batches=200, eval_every=2.0)
-    whole = make_plan(flags, 4, data)
-    rest = continued(make_plan(flags, 3, data, whole.origin), Position.after(whole, 30))
-
-    assert [62, 124, 186] == [s for s in range(1, 201) if whole.evaluates_after(s)]
-    due = [rest.images(s) for s in range(31, rest.steps + 1) if rest.evaluates_after(s)]
-    assert all(0 <= images - period < 24 for images, period in zip(due, (1984, 3968, 5952), strict=True))
 
 
 @given(changes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), max_size=6), batch=st.integers(1, 12))

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from PIL import Image
 
 from trainer import dataset, jpeg, records
-from trainer.errors import CommonError, ConfigError, TrainerError, entry, mpi_rank, report
+from trainer.errors import CommonError, ConfigError, TrainerError, mpi_rank, report
 from trainer.ranks import Ranks, check_together, owned_cores
 from trainer.resnet50 import cache
 from trainer.resnet50.plan import Data
@@ -38,53 +37,6 @@ def shard(folder: Path, *contents: bytes, name: str = "train-00000-of-00001") ->
     path = folder / name
     path.write_bytes(b"".join(map(records.frame, contents)))
     return path
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted"),
-    [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (-1, b"\xff" * 9 + b"\x01")],
-)
-def test_a_number_takes_as_many_bytes_as_it_needs(value: int, wanted: bytes) -> None:
-    """Seven bits in each, the lowest first; and it is read back."""
-    assert wanted == records._varint(value)
-    assert [value, value] == list(records._varints(wanted * 2))
-    for cut in range(len(wanted)):
-        with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
-            records._read_varint(wanted[:cut], 0)
-
-
-def test_an_example_is_read_as_it_was_written() -> None:
-    """Bytes, words, numbers below zero, several; those with a point are left out."""
-    data = records.example({"a": b"\xff", "b": "é", "c": 5, "d": [1, -7, 300], "e": [b"x", b""], "f": [0.5, 2.0]})
-
-    assert {"a": [b"\xff"], "b": ["é".encode()], "c": [5], "d": [1, -7, 300], "e": [b"x", b""]} == records.parse(data)
-    assert struct.pack("<2f", 0.5, 2.0) in data
-    assert {"": [b"x"]} == records.parse(bytes.fromhex("0a090a0712050a030a0178"))
-    for damaged in (data[:-1], b"\x08\x01", b"\x0a\x7f"):
-        with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
-            records.parse(damaged)
-
-
-def test_a_record_is_framed_as_tensorflow_does() -> None:
-    """Its length and checksums before and after it."""
-    framed = records.frame(b"abc")
-    assert struct.pack("<Q", 3) == framed[:8] and b"abc" == framed[12:15] and 19 == len(framed)
-    assert struct.pack("<I", records.masked_crc(b"abc")) == framed[15:]
-    assert 0xC78AB0E5 == records.masked_crc(b"123456789")  # of 0xE3069283, its CRC-32C
-    out = io.BytesIO()
-    assert (2, framed + records.frame(b"")) == (records.write(out, [b"abc", b""]), out.getvalue())
-
-
-def test_an_index_says_where_each_record_lies(tmp_path: Path) -> None:
-    """In the order of the shards; a shard may be empty."""
-    paths = [shard(tmp_path, b"abc", b"", name="a"), shard(tmp_path, name="b"), shard(tmp_path, b"defgh", name="c")]
-    index = records.scan(paths)
-
-    assert (3, tuple(paths)) == (len(index), index.paths)
-    assert ([0, 0, 2], [12, 31, 12], [3, 0, 5]) == tuple(a.tolist() for a in (index.shard, index.offset, index.length))
-    none = records.scan([])
-    assert (0, 0, 0) == (len(none), len(none.offset), len(none.length))
-    assert [b"abc", b""] == list(records.read_all(paths[0]))
 
 
 @pytest.mark.parametrize(
@@ -136,14 +88,6 @@ def reader(folder: Path, *contents: bytes, skip: bool = False) -> Reader:
 def of_picture(encoded: Any) -> bytes:
     """A record with a picture."""
     return records.example({"image/encoded": encoded, "image/class/label": 1})
-
-
-def test_a_reader_gives_records_by_number(tmp_path: Path) -> None:
-    """In any order, one as often as it is asked for."""
-    read = reader(tmp_path, b"a", b"bb", b"")
-
-    assert ([b"", b"a", b"", b"bb"], 3, 0) == (read(np.array([2, 0, 2, 1])).tolist(), len(read), read.left_out)
-    assert read(np.array([], int)).dtype == object
 
 
 def test_a_record_that_is_damaged_while_it_is_read_ends_the_run(tmp_path: Path) -> None:
@@ -214,15 +158,6 @@ def test_shards_are_copied_once_per_host_read_there_and_removed(tmp_path: Path) 
     assert not copy.exists()
     cache.remove(copy)  # another process was quicker
     assert [b"copied", b"copied", b"read", b"read"] == told
-
-
-def test_a_place_of_copies_is_that_of_its_data(tmp_path: Path) -> None:
-    """In memory or below the folder that was named; of other data it is another."""
-    a, b = tmp_path / "a" / "train-0", tmp_path / "b" / "train-0"
-    assert Path("/dev/shm") == cache.place("memory", [a]).parent
-    assert tmp_path / "x" == cache.place(str(tmp_path / "x"), [a]).parent
-    assert cache.place("memory", [a]) == cache.place("memory", [a.with_name("other")]) != cache.place("memory", [b])
-    assert cache.place("memory", [a]).name.startswith(f"shards-{os.getuid()}-")
 
 
 def test_copies_are_made_again_only_where_they_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,23 +248,6 @@ def test_a_size_that_no_picture_has_is_refused(height: int, width: int, says: st
         jpeg.check_size(height, width)
 
 
-def test_the_outside_of_a_jpeg_tells_what_it_lacks() -> None:
-    """Pixels for its bytes, a scan, an end after it; a lossless one is refused."""
-    header = jpeg.read_header(WHOLE)
-    assert header and (24, 40, 3) == (header.height, header.width, header.components)
-    jpeg.check_ends(WHOLE, header)
-    jpeg.check_ends(WHOLE + b"x" * 9000, header)
-    for changed, says in (
-        ({"frame": 0xC3}, "a lossless JPEG, which trainings cannot read"),
-        ({"height": 512 * len(WHOLE) + 1, "width": 1}, f"pixels, but the file has {len(WHOLE)} bytes"),
-        ({"scan": 0}, "truncated: the end of the image is missing"),
-        ({"scan": len(WHOLE) - 1}, "truncated: the end of the image is missing"),
-    ):
-        with pytest.raises(jpeg.Unusable, match=says):
-            jpeg.check_ends(WHOLE, jpeg.Header(**{**vars(header), **changed}))
-    jpeg.check_ends(WHOLE, jpeg.Header(**{**vars(header), "height": 512 * len(WHOLE), "width": 1}))
-
-
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
 @pytest.mark.parametrize("more", [{}, {"progressive": True}])
 def test_a_whole_jpeg_is_checked_to_its_last_scan(mode: str, more: dict[str, Any]) -> None:
@@ -379,23 +297,6 @@ def test_shards_of_a_folder_are_found_whole_or_refused(tmp_path: Path) -> None:
     assert dataset.classes_in(folder) is None
 
 
-def test_an_index_of_shards_that_were_left_out_is_not_kept(tmp_path: Path) -> None:
-    """The next run may find them mended; of whole shards it is kept where asked."""
-    damaged = shard(tmp_path, b"a", name="train-00000-of-00002")
-    shard(tmp_path, b"b", name="train-00001-of-00002")
-    whole = damaged.read_bytes()
-    damaged.write_bytes(whole[:-1])
-    assert 1 == len(dataset.find_split(tmp_path, "train").index(True, keeps=True))
-    assert not (tmp_path / ".index-train.npz").exists()
-    damaged.write_bytes(whole)
-    assert 2 == len(dataset.find_split(tmp_path, "train").index(keeps=True))
-    kept = dataset.find_split(tmp_path, "train").index()
-    assert (tmp_path / ".index-train.npz").exists() and ([12, 12], [0, 1]) == (
-        kept.offset.tolist(),
-        kept.shard.tolist(),
-    )
-
-
 @pytest.mark.parametrize(
     ("environment", "rank"),
     [({}, 0), ({"OMPI_COMM_WORLD_RANK": "3", "RANK": "5"}, 3), ({"PMI_RANK": "2"}, 2), ({"RANK": "7"}, 7)],
@@ -414,26 +315,6 @@ def test_errors_are_said_by_the_first_rank_or_with_the_rank(
     report(ConfigError("flags"))
     wanted = "error: mine\nerror: ours\nerror: flags\n" if rank == 0 else f"error on rank {rank}: mine\n"
     assert wanted == capsys.readouterr().err
-
-
-def test_a_programs_exit_code_is_that_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0 without one; its words are the process's own where none are given; a bug is no expected trouble."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    seen: list[Any] = []
-    monkeypatch.setattr("sys.argv", ["program", "word"])
-    assert 0 == entry(seen.append)() == entry(seen.append)(["other"])
-    assert [["word"], ["other"]] == seen
-
-    def raising(error: Exception) -> Any:
-        def body(argv: Any) -> None:
-            raise error
-
-        return entry(body)
-
-    assert (1, 1, 2) == tuple(raising(e)([]) for e in (TrainerError("a"), CommonError("b"), ConfigError("c")))
-    with pytest.raises(KeyError):
-        raising(KeyError("bug"))([])
 
 
 def test_a_rank_owns_what_it_is_bound_to_or_its_share() -> None:

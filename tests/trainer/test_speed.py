@@ -3,8 +3,6 @@
 import json
 import re
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from trainer import matrix, plot, scaling
+from trainer import scaling
 from trainer.benchmark import Config, Speed, overall, parse
-from trainer.clock import Clock, Times
+from trainer.clock import Times
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import FILE
 from trainer.scaling import Point, point, report, text
-from trainer.stragglers import mean_values, rank_values, slow_ranks, straggler_line
+from trainer.stragglers import mean_values, slow_ranks, straggler_line
 
 SMALL = (
     "--image-size",
@@ -124,15 +122,6 @@ def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path: Path, pytho
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_scaling_report_is_of_training_steps_alone(tmp_path: Path) -> None:
-    """Evaluations and checkpoints have lines of their own between them."""
-    folder = job(tmp_path / "one", 1, [1, 1, 90, 100, 110])
-    with (folder / FILE).open("a") as file:
-        file.writelines(json.dumps({"kind": kind, "step": 4, "ranks": 2}) + "\n" for kind in ("eval", "checkpoint"))
-
-    assert (1, 100, 3) == (point(folder).ranks, point(folder).images_per_s, point(folder).lines)
-
-
 def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
     """Two jobs of one size, jobs without lines."""
     folders = [job(tmp_path / name, 2, [1, 1, 5]) for name in "ab"]
@@ -140,36 +129,6 @@ def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path: Path) -> N
         report([point(folder) for folder in folders])
     with pytest.raises(TrainerError, match="no line after the warm-up"):
         point(job(tmp_path / "short", 2, [1]))
-
-
-def test_a_slow_rank_is_named_with_its_host_and_cause() -> None:
-    """By its own work: the others only wait for it, so theirs looks long in the reduction."""
-    everyone = [Times(0.0, 0.2, 0.3), Times(0.3, 0.2, 0.0), Times(0.01, 0.2, 0.29), Times(0.0, 0.21, 0.29)]
-
-    assert [1] == slow_ranks(everyone)
-    line = straggler_line(1, "gpu7", everyone)
-    assert "rank 1 on gpu7" in line and "0.500 s" in line and line.endswith("(input)")
-    assert [] == slow_ranks(everyone[:1])
-    assert [50.0, 20.0] == rank_values(everyone[:2], 10)["rank_images_per_s"]
-
-
-@pytest.mark.parametrize(
-    ("speeds", "low", "high"), [([4, 1, 2], 1, 4), ([1, 2, 3, 4], 1.25, 3.75), ([5], 5, 5), ([1, 2, 3, 4, 5], 1.5, 4.5)]
-)
-def test_few_lines_have_their_ends_for_quartiles(tmp_path: Path, speeds: Any, low: float, high: float) -> None:
-    """Of four and more they are quartiles."""
-    found = point(job(tmp_path / "one", 1, [9, 9, *speeds]))
-
-    assert (low, high, len(speeds)) == (found.low, found.high, found.lines)
-
-
-def test_lines_of_several_numbers_of_ranks_are_no_point(tmp_path: Path) -> None:
-    """As those of a job whose ranks changed."""
-    folder = job(tmp_path / "two", 2, [1, 1, 5])
-    with (folder / FILE).open("a") as file:
-        file.write(json.dumps({"kind": "train", "step": 9, "ranks": 4, "images_per_s": 1}) + "\n")
-    with pytest.raises(TrainerError, match=r"metrics.jsonl has lines of \[2, 4\] ranks: give one job per number"):
-        point(folder)
 
 
 POINTS = [Point(ranks=1, images_per_s=100, low=90, high=115, lines=3),
@@ -204,61 +163,6 @@ def row(speed: Any, **axes: Any) -> dict[str, Any]:
     return {**axes, "job": "j", "state": "done", "images_per_s": speed}
 
 
-def test_a_matrix_is_drawn_over_ranks_or_as_bars() -> None:
-    """A line for each other combination, by rising ranks; cells without a speed are left out; else a bar for each cell."""
-    rows = [row(40, np=4, model="a"), row(10.0, np=1, model="a"), row(9, np=1, model="b"), row(None, np=8, model="b")]
-    ax = Figure().subplots()
-    matrix.draw(ax, rows)
-    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
-    assert {"model=a": ([1, 4], [10, 40]), "model=b": ([1], [9])} == lines
-    assert ("log", "ranks", "images/s") == (ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel())
-    assert ["1", "4"] == [label.get_text() for label in ax.get_xticklabels()] and ax.get_legend()
-
-    ax = Figure().subplots()
-    matrix.draw(ax, [row(40, np=2, model="a"), row(123.45, np=2, model="b")])
-    bars: list[Any] = list(ax.patches)
-    assert ([40, 123.45], "images/s") == ([bar.get_bbox().width for bar in bars], ax.get_xlabel())
-    assert ["np=2 model=a", "np=2 model=b"] == [label.get_text() for label in ax.get_yticklabels()]
-    assert ax.yaxis_inverted()
-
-
-def test_a_matrix_is_written_with_its_median(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the picture's title; without a speed there is no picture."""
-    seen: list[Any] = []
-
-    @contextmanager
-    def kept(out: Path, **options: Any) -> Iterator[Any]:
-        seen.append((out.name, Figure().subplots(), options))
-        yield None, seen[-1][1]
-
-    monkeypatch.setattr(matrix, "picture", kept)
-    (tmp_path / "state.json").write_text(json.dumps({"rows": [row(v, np=1) for v in (10, 30, None, 20.5)]}))
-    assert 4 == len(matrix.write(tmp_path))
-    ((name, ax, options),) = seen
-    assert ("results.png", f"{tmp_path.name}: median 20.5 images/s over 3 cells") == (name, ax.get_title())
-    assert 3 == len(ax.patches) and options["figsize"] == (7, 3.0)
-    (tmp_path / "state.json").write_text(json.dumps({"rows": [row(None, np=1)]}))
-    matrix.write(tmp_path)
-    assert 1 == len(seen)
-    (tmp_path / "state.json").write_text("{}")
-    with pytest.raises(TrainerError, match=r"no results can be made of its state\.json"):
-        matrix.write(tmp_path)
-
-
-def test_a_jobs_curves_are_drawn_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Or beside its metrics; of a job that has shown nothing there is nothing to draw."""
-    folder = job(tmp_path / "one", 1, [])
-    line = {"kind": "train", "step": 5, "ranks": 1, "images_per_s": 9.0, "loss": 2.0, "top1": 5.0, "lr": 0.1}
-    (folder / FILE).write_text(json.dumps(line) + "\n")
-    for words, out in (((), folder / "curves.png"), (("--out", str(tmp_path / "x.png")), tmp_path / "x.png")):
-        assert 0 == plot.main([str(folder), *words])
-        assert f"{out}\n" == capsys.readouterr().out and out.read_bytes().startswith(b"\x89PNG")
-    assert 1 == plot.main([str(folder), "--out", str(tmp_path / "none" / "x.png")])
-    (folder / FILE).write_text("")
-    assert 1 == plot.main([str(folder)])
-    assert "is empty: the job has not shown a step yet" in capsys.readouterr().err
-
-
 def test_the_benchmark_mode_has_its_networks_defaults() -> None:
     """Sizes and batches; the run that it makes has the measured steps and those before them."""
     sizes = {name: (Config(model=name).size, Config(model=name).batch) for name in ("resnet18", "vgg16", "alexnet")}
@@ -286,15 +190,3 @@ def test_a_rank_is_slow_above_a_limit_and_the_cause_is_named() -> None:
     )
     assert straggler_line(3, "b", [*usual, Times(0.5, 1.3, 0)]).endswith("(input)")
     assert {"input_s": 0.25, "compute_s": 2.0, "reduce_s": 0.5} == mean_values([Times(0.5, 1, 0), Times(0, 3, 1)])
-
-
-def test_a_clock_adds_up_its_waits() -> None:
-    """For input, and what is no training; each by itself."""
-    clock = Clock()
-    for _ in range(2):
-        with clock.waiting():
-            pass
-    assert clock.waited_s > 0 == clock.away_s
-    with clock.paused():
-        pass
-    assert clock.away_s > 0

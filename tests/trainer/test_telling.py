@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from trainer import metrics, plot
-from trainer.clock import Clock, Times
+from trainer import metrics
+from trainer.clock import Times
 from trainer.errors import CommonError
 from trainer.progress import Progress
 from trainer.ranks import Ranks, own_gpu, owned_cores
 from trainer.resnet50.attempt import Attempt
 from trainer.stopping import Stop, StopRequest, Terminated
-from trainer.stragglers import slow_ranks
 
 FAST, SLOW = Times(0.01, 0.2, 0.3), Times(0.3, 0.2, 0.01)
 
@@ -65,37 +63,6 @@ def test_a_rank_that_is_slow_twice_in_a_row_is_named_with_its_host(
     assert [0.3, 0.01] == last["rank_input_s"][1:]
 
 
-def test_only_the_first_rank_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others measure with it."""
-    gather = Three()
-    progress = Progress(Ranks(2, 3, 0, 1, 1), gather)
-    with progress.recorded(tmp_path, 0):
-        progress.tell_step(5, "line", {}, look(gather, progress, FAST, FAST), batch=1)
-        progress.tell_evaluation(5, "line", {})
-    assert ("", []) == (capsys.readouterr().out, list(tmp_path.iterdir()))
-
-
-def test_nobody_is_slow_where_computing_was_not_timed() -> None:
-    """In a deterministic run TensorFlow has no clock, and a tenth of a second of input more is no slow rank."""
-    assert [1] == slow_ranks([FAST, SLOW, FAST])
-    assert [] == slow_ranks([Times(t.input_s, 0, 0) for t in (FAST, SLOW, FAST)])
-
-
-def test_a_clock_leaves_out_what_is_no_training() -> None:
-    """Speed over the time that is left; waiting as a share of it; times per step."""
-    clock = Clock()
-    clock._since -= 10
-    clock.away_s, clock.waited_s = 6.0, 1.0
-    for _ in range(2):
-        clock.stepped(50, 0.5, 0.25)
-    interval = clock.read()
-
-    assert interval.images_per_s == pytest.approx(100 / 4, rel=0.05)
-    assert interval.input_wait == pytest.approx(1 / 4, rel=0.05)
-    assert Times(0.5, 0.5, 0.25) == interval.times
-    assert Times(0, 0, 0) == clock.read().times
-
-
 @pytest.mark.parametrize(
     ("signals", "stop"),
     [
@@ -135,27 +102,6 @@ def test_every_rank_of_a_host_has_its_own_gpu() -> None:
 def test_a_rank_computes_on_the_cores_it_is_bound_to_or_its_share() -> None:
     """Never on none."""
     assert (2, 4, 1) == (owned_cores(2, 16, 4), owned_cores(16, 16, 4), owned_cores(2, 2, 4))
-
-
-def test_curves_are_the_values_over_the_steps() -> None:
-    """Training beside validation, where a record of that kind has the value; a median of the speed but for its first."""
-    steps = [{"kind": "train", "step": s, "loss": 3.0 - s / 10, "top1": s, "lr": 0.1, "images_per_s": v} for s, v in
-             ((1, 2.0), (10, 50.0), (20, 70.0), (30, 60.0))]  # fmt: skip
-    records = [*steps, {"kind": "eval", "step": 30, "loss": 1.5, "top1": 40.0}, {"kind": "eval", "step": 40}]
-
-    assert {"training": [2.9, 2.0, 1.0, 0.0], "validation": [1.5]} == drawn(plot.draw_loss, records)
-    assert {"training batch": [1, 10, 20, 30], "validation": [40.0]} == drawn(plot.draw_top1, records)
-    assert {"learning rate": [0.1] * 4} == drawn(plot.draw_rate, records)
-    assert {"all ranks": [2.0, 50.0, 70.0, 60.0], "median": [60.0, 60.0]} == drawn(plot.draw_speed, records)
-
-
-def drawn(draw: Any, records: Any) -> dict[str, list[float]]:
-    """Each line's heights by its label; those of training over all steps."""
-    ax = Figure().subplots()
-    draw(ax, records)
-    for line in ax.get_lines():
-        assert len(line.get_ydata()) < 4 or [1, 10, 20, 30] == list(line.get_xdata())
-    return {str(line.get_label()): list(line.get_ydata()) for line in ax.get_lines()}
 
 
 @pytest.mark.parametrize(("counted", "left_out", "there"), [(2, 0, 3), (3, 1, 3), (0, 3, 3), (0, 0, 0)])

@@ -194,19 +194,6 @@ def test_a_crop_lies_inside_and_is_large_enough(height: Any, width: Any, seed: A
         assert 3 / 4 * (crop.height - 1) - 1 <= crop.width <= 4 / 3 * (crop.height + 1) + 1
 
 
-def test_crops_are_spread_over_sizes_and_places() -> None:
-    """Of a thousand crops of a square the areas, aspects and places are as wide as they may be."""
-    numbers = draws.crop_numbers(np.stack([np.full(1000, 1), np.arange(1000)], 1))
-    crops = [draws.random_crop(400, 400, own, 0.08) for own in numbers]
-    areas = np.array([c.height * c.width for c in crops]) / 400**2
-    aspects = np.array([c.width / c.height for c in crops])
-    places = np.array([(c.top / (400 - c.height + 1), c.left / (400 - c.width + 1)) for c in crops])
-
-    assert areas.min() < 0.09 and areas.max() > 0.9
-    assert aspects.min() < 0.76 and aspects.max() > 1.32
-    np.testing.assert_allclose([0.5, 0.5], places.mean(0), atol=0.05)
-
-
 BY_MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",

@@ -43,17 +43,6 @@ def test_a_block_has_its_convolutions_norms_and_shortcut(pieces: Any, channels_i
     assert (None if channels_in == channels else [channels, channels_in, 1, 1, stride, stride]) == shortcut
 
 
-def test_a_network_has_its_blocks(pieces: Any) -> None:
-    """Each stage twice as wide and half as large; what decays are the kernels."""
-    small, deep = pieces["layers"]["resnet18"], pieces["layers"]["resnet50"]
-
-    assert [[64, 64], [64, 128], [128, 128]] == small["blocks"]
-    assert [[64, 256], [256, 256], [256, 512]] == deep["blocks"]
-    assert (9, 8, 13, 12) == (small["kernels"], small["norms"], deep["kernels"], deep["norms"])
-    for network in (small, deep):
-        assert ([2, 7], [64, 3, 7, 7, 2, 2, 3, 3], 0) == (network["logits"], network["stem"], network["bias"])
-
-
 @pytest.mark.parametrize("kind", ["plain", "parts", "averaged", "planar"])
 def test_a_step_is_that_of_autograd_and_numpy(pieces: Any, kind: str) -> None:
     """Nesterov's momentum with the decay of the kernels, averages of the weights; in parts the mean over these."""
@@ -71,14 +60,6 @@ def test_a_step_is_that_of_autograd_and_numpy(pieces: Any, kind: str) -> None:
     assert 1 < kept["stem_norm/moving_variance"] < 1.01
     assert (("averaged" == kind), 110 if kind == "averaged" else 68) == ("ema" in step["names"], step["shapes"])
     assert (None, "torch.float32") == (step["scale"], step["type"])
-
-
-def test_a_loss_scale_follows_its_rule(pieces: Any) -> None:
-    """Halved by an overflow, but not below 1; doubled after 2000 good steps, but not above 2^24; one that was given stays."""
-    most = 2.0**24
-
-    assert [[2.0**15, 0], [32, 0], [64, 10], [64, 1999], [128, 0], [most, 0], [1, 0], [3, 0]] == pieces["scales"]
-    assert [1, 0, 0, 1] == pieces["overflow"]
 
 
 def test_colours_vary_as_numpy_does(pieces: Any) -> None:
@@ -173,17 +154,6 @@ def test_views_are_where_their_sources_have_them(view: Any, height: int, width: 
 def test_a_crop_follows_its_numbers(height: int, width: int, numbers: Any, least: float, crop: Crop) -> None:
     """Aspect, height, top and left; the first try that fits counts, and all of the picture where none does."""
     assert crop == draws.random_crop(height, width, np.array(numbers), least)
-
-
-def test_numbers_of_a_crop_follow_those_of_the_colours() -> None:
-    """Forty of each image, none of which is one of another use."""
-    seeds = np.array([[1, 5], [1, 6]])
-    numbers = draws.crop_numbers(seeds)
-
-    assert (2, 10, 4) == numbers.shape
-    np.testing.assert_array_equal(numbers[:, 0, 0], draws.uniform(seeds, 5))
-    np.testing.assert_array_equal(numbers[:, 9, 3], draws.uniform(seeds, 44))
-    assert (0, 1, 2, 3, 4) == (draws.FLIP, draws.BRIGHTNESS, draws.HUE, draws.SATURATION, draws.CONTRAST)
 
 
 def test_an_interpreter_without_pytorch_is_told_what_to_install(

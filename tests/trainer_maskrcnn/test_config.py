@@ -19,8 +19,7 @@ from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.overlays import OVERLAYS, check_ranks
-from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, summary, text
+from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, text
 from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
 from trainer.order import Place
 
@@ -62,81 +61,6 @@ def test_all_keys_of_the_references_are_accepted() -> None:
     assert config.rpn.train_image_topk == 2000
 
 
-def test_a_dumped_configuration_loads_to_the_same() -> None:
-    config = apply_settings(Config(), REFERENCE_KEYS.split())
-    assert keys.load(json.loads(json.dumps(keys.dump(config)))) == config
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("TRAIN.BASELR=1", "did you mean TRAIN.BASE_LR?"),
-        ("BASE_LR=1", "did you mean TRAIN.BASE_LR?"),
-        ("train.warmpu=5", "did you mean TRAIN.WARMUP"),
-        ("TRAIN.BASE_LR", "write KEY=VALUE"),
-        ("TRAIN.BASE_LR=fast", "expected a number"),
-        ("TRAIN.BASE_LR=-1", "give a number above 0"),
-        ("TRAIN.WARMUP=1.5", "expected a whole number"),
-        ("FPN.CASCADE=1", "expected True or False"),
-        ("FPN.PROPOSAL_MODE=Joint", "only Level is possible"),
-        ("BACKBONE.NCHW=True", "NHWC"),
-        ("BACKBONE.NORM=BN", "give one of FreezeBN, SyncBN, GN, None"),
-        ("TRAIN.LR_SCHEDULE=fast", "give 1x, 2x"),
-        ("TRAIN.LR_SCHEDULE=[3,2,1]", "rise"),
-        ("TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(12,.01)]", "must end in (last epoch, None)"),
-        ("TRAIN.LR_SCHEDULE=[0,1]", "must be above 0 and rise"),
-        ("TRAIN.LR_EPOCH_SCHEDULE=[(8,None),(12,None)]", "must end in (last epoch, None), and only there"),
-        ("TRAIN.LR_EPOCH_SCHEDULE=[(12,.1),(8,None)]", "they must be above 0 and rise"),
-        ("TRAIN.MOMENTUM=1.0", "give 0 <= momentum < 1"),
-        ("TRAIN.CHECKPOINT_SECONDS=-2", "give seconds, 0 (none by time) or -1 (by cost)"),
-        ("TRAIN.WEIGHT_DECAY=-1", "give 0 or more"),
-        ("PREPROC.MAX_SIZE=500", "smaller than the short edge"),
-        ("PREPROC.TRAIN_SHORT_EDGE_SIZE=[800,600]", "give one size, or smallest and largest"),
-        ("PREPROC.PIXEL_MEAN=[1.0,2.0]", "need three numbers each"),
-        ("PREPROC.PIXEL_STD=[1.0,2.0]", "need three numbers each"),
-        ("PREPROC.PIXEL_STD=[1.0,0.0,1.0]", "the latter above 0"),
-        ("PREPROC.PADDING_SHAPES=[(800,1001)]", "both multiples of 32"),
-        ("BACKBONE.RESNET_NUM_BLOCKS=3,4,6", "give four numbers"),
-        ("BACKBONE.CHANNELS=20", "give a multiple of 8"),
-        ("RPN.ANCHOR_SIZES=32,64", "give five sizes"),
-        ("RPN.ANCHOR_RATIOS=[0.0]", "must be above 0"),
-        ("RPN.FG_RATIO=1.1", "RPN.FG_RATIO is 1.1"),
-        ("FRCNN.BATCH_PER_IM=1", "leaves no foreground"),
-        ("FRCNN.BBOX_REG_WEIGHTS=[10.0,10.0,5.0]", "give four numbers above 0"),
-        ("CASCADE.IOUS=[0.5,0.6]", "need three stages each"),
-        ("MODE_MASK=False TEST.MASK_TARGET=0.3", "TEST.MASK_TARGET needs MODE_MASK=True"),
-        ("TRAIN.PRECISION=int8", "give one of float32, bfloat16, float16"),
-        ("TRAIN.LOSS_SCALE=0", "TRAIN.LOSS_SCALE is '0': give a number above 0, or dynamic"),
-        ("OVERLAY=8x4,12x4", "no overlay is called 12x4: there are 8x4, 16x4"),
-        ("OVERLAY=13rings", "OVERLAY=13rings is not needed: NCCL counts its channels itself"),
-        ("RPN.NEGATIVE_ANCHOR_THRESH=0.8", "an anchor would be both"),
-        ("__import__('os').system('true')=1", "no setting is called"),
-    ],
-)
-def test_wrong_settings_are_refused_with_what_to_write(setting: str, said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        apply_settings(Config(), setting.split())
-    assert said in str(error.value)
-
-
-FRACTIONS = """
-RPN.NPZ_ANCHOR_CENTER RPN.ANCHOR_CENTER RPN.POSITIVE_ANCHOR_THRESH RPN.NEGATIVE_ANCHOR_THRESH RPN.FG_RATIO
-RPN.PROPOSAL_NMS_THRESH FRCNN.FG_THRESH FRCNN.FG_RATIO CASCADE.IOUS TEST.FRCNN_NMS_THRESH TEST.RESULT_SCORE_THRESH
-TEST.RESULT_SCORE_THRESH_VIS TEST.BOX_TARGET TEST.MASK_TARGET
-"""
-ABOVE_ZERO = """
-DATA.NUM_WORKERS TRAIN.BATCH_SIZE_PER_GPU TRAIN.BASE_LR TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINTS_KEPT TRAIN.LOG_PERIOD
-TRAIN.LARC_ETA PREPROC.TEST_SHORT_EDGE_SIZE RPN.BATCH_PER_IM RPN.HEAD_DIM RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK
-RPN.TRAIN_PER_LEVEL_NMS_TOPK RPN.TRAIN_IMAGE_TOPK RPN.TEST_PER_LEVEL_PRE_NMS_TOPK RPN.TEST_PER_LEVEL_NMS_TOPK
-RPN.TEST_IMAGE_TOPK FRCNN.BATCH_PER_IM FPN.NUM_CHANNEL FPN.FRCNN_CONV_HEAD_DIM FPN.FRCNN_FC_HEAD_DIM MRCNN.HEAD_DIM
-TEST.RESULTS_PER_IM
-"""
-FROM_ZERO = """
-TRAIN.WEIGHT_DECAY TRAIN.WARMUP TRAIN.WARMUP_INIT_LR TRAIN.MAX_STEPS TRAIN.STEPS_PER_EPOCH TRAIN.EVAL_PERIOD
-TRAIN.GRADIENT_CLIP TRAIN.SEED
-"""
-
-
 STAGES, ONES = "CASCADE.BBOX_REG_WEIGHTS", [1.0] * 4
 
 
@@ -145,35 +69,6 @@ def refusal(*settings: str) -> str:
     with pytest.raises(ConfigError) as error:
         apply_settings(Config(), settings)
     return str(error.value)
-
-
-@pytest.mark.parametrize("key", FRACTIONS.split())
-def test_a_share_is_a_number_from_0_to_1(key: str) -> None:
-    """Both ends are one where nothing else forbids them; what lies outside is refused by its name."""
-
-    def told(share: float) -> str:
-        return f"{key}={(share,) * 3 if key == 'CASCADE.IOUS' else share}"
-
-    also = {"RPN.NEGATIVE_ANCHOR_THRESH": "RPN.POSITIVE_ANCHOR_THRESH=1", "RPN.POSITIVE_ANCHOR_THRESH": None}
-    with_it = also.get(key, "TRAIN.SEED=1") or "RPN.NEGATIVE_ANCHOR_THRESH=0"
-    for share in (1.0, 0.0) if key != "FRCNN.FG_RATIO" else (1.0,):
-        apply_settings(Config(), [told(share), with_it])
-    for share in (-0.01, 1.01):
-        assert f"{key} is {share}: give a number from 0 to 1" == refusal(told(share))
-
-
-@pytest.mark.parametrize("key", ABOVE_ZERO.split())
-def test_what_counts_is_above_zero(key: str) -> None:
-    """One is enough, where the foreground is not less than one; none is refused by the key's name."""
-    apply_settings(Config(), [f"{key}=1", "FRCNN.FG_RATIO=1.0"])
-    assert refusal(f"{key}=0") in {f"{key} is {zero}: give a number above 0" for zero in (0, 0.0)}
-
-
-@pytest.mark.parametrize("key", FROM_ZERO.split())
-def test_what_may_be_nothing_is_never_less(key: str) -> None:
-    """Zero is taken, and less than that refused by the key's name."""
-    apply_settings(Config(), [f"{key}=0"])
-    assert refusal(f"{key}=-1") in {f"{key} is {less}: give 0 or more" for less in (-1, -1.0)}
 
 
 @pytest.mark.parametrize(
@@ -280,14 +175,6 @@ def test_what_an_overlay_sets_is_what_is_documented_of_it() -> None:
         assert {"OVERLAY": (name,), **changes} == {key: value for key, value in laid.items() if value != started[key]}
 
 
-def test_overlays_belong_to_their_number_of_ranks() -> None:
-    """Those that name one; an overlay without a number of ranks fits any."""
-    check_ranks(("8x4", "24epoch", "bbrw", "run3"), 8)
-    check_ranks(("24epoch", "larc"), 5)
-    with pytest.raises(ConfigError, match="OVERLAY=16x4 is for 16 ranks, here are 8"):
-        check_ranks(("24epoch", "8x4", "16x4"), 8)
-
-
 @pytest.mark.parametrize("key", [k for k, settled in keys.SETTLED.items() if "NCHW" in k or len(settled.allowed) == 1])
 def test_a_settled_key_takes_its_one_value_and_says_why_no_other(key: str) -> None:
     """The documented value changes nothing; another is refused with the reason."""
@@ -307,24 +194,6 @@ def test_where_the_heads_read_c4_its_level_has_the_proposals_of_five() -> None:
     assert ((4, (32,)), (8, (64,)), (16, (128,)), (32, (256,)), (64, (512,))) == Config().anchor_places
     assert 81 == apply_settings(Config(), ["DATA.NUM_CATEGORY=80"]).num_classes
     assert 2 == apply_settings(Config(), ["DATA.NUM_CATEGORY=1"]).num_classes
-
-
-def test_gn_heads_are_told_from_their_names() -> None:
-    """Either head's is enough."""
-    assert not Config().fpn.has_gn_heads
-    assert apply_settings(Config(), ["FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head"]).fpn.has_gn_heads
-    assert apply_settings(Config(), ["FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head"]).fpn.has_gn_heads
-
-
-def test_the_longest_side_is_rounded_up_where_tensorpack_rounds_it() -> None:
-    """To a multiple of 32, one that is stays; what a predicted side may be follows."""
-    for most, longest in ((1333, 1344), (1344, 1344), (1345, 1376)):
-        plain, rounded = (
-            apply_settings(Config(), [f"PREPROC.MAX_SIZE={most}", f"PREPROC.ROUND_MAX_SIZE={way}"]).preproc
-            for way in (False, True)
-        )
-        assert (most, longest) == (plain.longest_side, rounded.longest_side)
-        assert (1333 / 16, longest / 16) == (plain.growth, rounded.growth)
 
 
 @pytest.mark.parametrize(
@@ -369,42 +238,6 @@ def test_a_value_that_its_key_cannot_have_is_refused_with_what_is_expected(setti
     assert said in refusal(setting)
 
 
-def test_overlays_lie_over_each_other_and_under_what_is_given() -> None:
-    """Over the values that the fork starts from; a job's file of settings loads to the same."""
-    config = apply_settings(
-        Config(), ["TRAIN.WEIGHT_DECAY=2e-4", "OVERLAY=32x4,24epoch,larc,run3", "TRAIN.GRADIENT_CLIP=2"]
-    )
-    train = config.train
-    assert (4, 2.0, 0.00333333, True, 1237, 2e-4) == (
-        train.batch_size_per_gpu,
-        train.gradient_clip,
-        train.warmup_init_lr,
-        train.larc,
-        train.seed,
-        train.weight_decay,
-    )
-    assert ((16, 0.1), (20, 0.01), (24, None)) == train.lr_epoch_schedule
-    assert keys.load(json.loads(json.dumps(keys.dump(config)))) == config
-    both = apply_settings(Config(), ["OVERLAY=syncbn,bbrw"])
-    assert ("SyncBN", (20.0, 20.0, 10.0, 10.0), ((8, 0.1), (10, 0.01), (12, None))) == (
-        both.backbone.norm,
-        both.frcnn.bbox_reg_weights,
-        both.train.lr_epoch_schedule,
-    )
-    page = (Path(__file__).parents[2] / "docs/maskrcnn.md").read_text()
-    assert [] == [name for name in OVERLAYS if f"`{name}`" not in page and not name.startswith("run")]
-
-
-def test_an_overlay_for_other_ranks_is_refused(shapes: Path) -> None:
-    """What it says of batch, rate and clipping belongs to that many."""
-    words = [f"DATA.BASEDIR={shapes}", "OVERLAY=8x4", "BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "TRAIN.WARMUP=1"]
-    config = apply_settings(Config(), words)
-    with pytest.raises(ConfigError, match="OVERLAY=8x4 is for 8 ranks, here are 2"):
-        make_plan(config, ranks=2, job_dir=None, load=None)
-    plan = make_plan(config, ranks=8, job_dir=None, load=None)
-    assert (32, 12) == (plan.images_per_step, plan.schedule.steps)  # every pass is one step here
-
-
 def test_the_published_schedules() -> None:
     """1x, 2x and 3x of the reference, for 8 images per step."""
     assert reference_steps("1x") == (120_000, 160_000, 180_000)
@@ -434,13 +267,6 @@ def test_steps_and_rate_follow_the_images_per_step(
     assert schedule.steps == total
 
 
-def test_warm_up_is_linear_from_its_first_rate_to_the_full_one() -> None:
-    schedule = make_schedule(apply_settings(Config(), ["TRAIN.STEPS_PER_EPOCH=100"]), ranks=8, num_images=8)
-    assert [schedule(s) for s in (0, 500, 1000, 119_999, 120_000)] == pytest.approx(
-        [1e-5, (1e-5 + 1e-2) / 2, 1e-2, 1e-2, 1e-3]
-    )
-
-
 @pytest.mark.parametrize("key", ["EVAL_PERIOD", "CHECKPOINT_PERIOD"])
 def test_a_period_that_never_comes_is_refused(key: str) -> None:
     """The reference's scripts set periods of 0 or beyond the end; nothing was ever saved or evaluated."""
@@ -449,12 +275,6 @@ def test_a_period_that_never_comes_is_refused(key: str) -> None:
         make_schedule(config, ranks=2, num_images=100)
     assert f"TRAIN.{key}=13 would never happen" in str(error.value)
     assert "give at most 12" in str(error.value)
-
-
-def test_a_warm_up_longer_than_the_run_is_refused() -> None:
-    config = apply_settings(Config(), ["TRAIN.LR_EPOCH_SCHEDULE=[(2,None)]"])
-    with pytest.raises(ConfigError, match="does not fit in a run of 100"):
-        make_schedule(config, ranks=2, num_images=100)
 
 
 def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
@@ -525,25 +345,6 @@ def position(plan: Plan, step: int) -> Position:
     """Where a checkpoint of this step says that the run is."""
     place = plan.place(step)
     return Position(step, plan.images(step), place.epoch, place.group, plan.ranks, plan.origin_ranks)
-
-
-def test_fewer_ranks_keep_the_images_per_step_where_they_can_share_them(shapes: Path) -> None:
-    """Two of four: two micro-steps each; steps, rates and periods are those of the whole run."""
-    whole = begun(shapes, 4)
-    rest = continued(begun(shapes, 2), position(whole, 90))
-
-    assert (2, whole.images_per_step, whole.steps) == (rest.parts, rest.images_per_step, rest.steps)
-    assert "2 ranks instead of 4: 2 micro-steps each keep the global batch of 4" == rest.change
-    assert [whole.rate(s) for s in (3, 99, 100, 101)] == [
-        rest.rate(s) if s > 90 else whole.rate(s) for s in (3, 99, 100, 101)
-    ]
-    assert [s for s in range(91, 120) if whole.is_due(2, s)] == [s for s in range(91, 120) if rest.is_due(2, s)]
-    back = continued(whole, position(rest, 120))
-    assert ("4 ranks again, as at the beginning: 4 images per step", 1, 120) == (
-        back.change,
-        back.parts,
-        back.origin_step(120),
-    )
 
 
 def test_where_images_cannot_be_shared_the_rate_is_rescaled(shapes: Path) -> None:
@@ -625,74 +426,6 @@ def test_a_run_is_told_in_seven_lines(shapes: Path, tmp_path: Path) -> None:
         assert [f"evaluation       {told}", "checkpoint       none: no --job-dir"] == lines[-2:]
 
 
-def test_micro_steps_are_told_of(shapes: Path) -> None:
-    """Where this attempt's ranks compute several batches for what one computed before."""
-    plan = replace(planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=2", ranks=1), origin_ranks=3)
-    assert "ranks            1 x 6 images = 6 per step, in 3 micro-steps" in text(plan).splitlines()
-    assert (3, 3, 9, 1.0, 6) == (plan.parts, plan.width, plan.groups, plan.scale, plan.images_per_step)
-    assert (1, 2, 2 / 3) == ((alone := replace(plan, ranks=2)).parts, alone.width, alone.scale)
-
-
-def test_a_run_is_told_to_programs(shapes: Path) -> None:
-    """The same numbers, and every setting."""
-    told = summary(planned(shapes, "TRAIN.STEPS_PER_EPOCH=7"))
-    assert {"TRAIN.STEPS_PER_EPOCH": 7, "DATA.NUM_CATEGORY": 3}.items() <= told.pop("config").items()
-    assert {
-        "ranks": 3,
-        "images": 18,
-        "left_out": ["train2017: 2 images without an object (DATA.FILTER_EMPTY_ANNOTATIONS)"],
-        "images_per_step": 3,
-        "total_steps": 24,
-        "steps_per_epoch": 7,
-        "drops": [(0, pytest.approx(0.00375)), (18, pytest.approx(0.000375))],
-        "warmup_steps": 1,
-    } == told
-
-
-def test_images_behind_a_step_end_with_their_epoch(shapes: Path) -> None:
-    """The last step of an epoch has what is left; the first of the next begins at all of them."""
-    plan = planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=4", ranks=2)
-    assert [0, 8, 16, 18, 26, 34, 36] == [plan.images(step) for step in range(7)]
-    assert [Place(0, 2), Place(1, 0)] == [plan.place(step) for step in (1, 3)]
-    assert [3, 4, 5, 6] == [plan.origin_step(step) for step in (3, 4, 5, 6)]
-
-
-def test_periods_end_after_so_many_epochs(shapes: Path) -> None:
-    """Of two epochs of six steps every twelfth; never where the period is 0."""
-    plan = planned(shapes)
-    assert [12, 24] == [step for step in range(1, 25) if plan.is_due(2, step)]
-    assert [] == [step for step in range(1, 25) if plan.is_due(0, step)]
-
-
-def test_a_run_may_be_cut_short_but_not_below_its_periods() -> None:
-    """MAX_STEPS ends it earlier, never later; a period of the whole run is one that happens."""
-    words = ["TRAIN.LR_SCHEDULE=[400,500]", "TRAIN.WARMUP=9", "TRAIN.STEPS_PER_EPOCH=20"]
-    for most, steps in ((0, 500), (499, 499), (501, 500), (20, 20)):
-        config = apply_settings(Config(), [*words, f"TRAIN.MAX_STEPS={most}"])
-        assert steps == make_schedule(config, ranks=8, num_images=5).steps
-    config = apply_settings(Config(), [*words, "TRAIN.MAX_STEPS=19"])
-    with pytest.raises(ConfigError) as error:
-        make_schedule(config, ranks=8, num_images=5)
-    assert str(error.value) == (
-        "TRAIN.EVAL_PERIOD=1 would never happen: 1 x 20 steps are more than the run's 19; give at most 0 "
-        "or lower TRAIN.STEPS_PER_EPOCH"
-    )
-    config = apply_settings(Config(), ["TRAIN.LR_SCHEDULE=[40]", "TRAIN.WARMUP=39", "TRAIN.CHECKPOINT_PERIOD=2"])
-    assert 40 == make_schedule(config, ranks=8, num_images=160).steps
-    with pytest.raises(ConfigError, match=r"TRAIN.WARMUP=40 does not fit in a run of 40: give a shorter"):
-        make_schedule(apply_settings(config, ["TRAIN.WARMUP=40"]), ranks=8, num_images=160)
-    with pytest.raises(ConfigError, match=r"CHECKPOINT_PERIOD=3 would never happen: .*; give at most 2$"):
-        make_schedule(apply_settings(config, ["TRAIN.CHECKPOINT_PERIOD=3"]), ranks=8, num_images=160)
-
-
-def test_rates_drop_where_the_epochs_say() -> None:
-    """Steps are rounded up; the first rate of a warm-up is never above the one that it leads to."""
-    words = ["TRAIN.LR_EPOCH_SCHEDULE=[(1.5,.5),(2,.25),(3,None)]", "TRAIN.WARMUP=2", "TRAIN.WARMUP_INIT_LR=1"]
-    schedule = make_schedule(apply_settings(Config(), words), ranks=4, num_images=27)
-    assert [(0, 0.005), (11, 0.0025), (14, 0.00125)] == rates(schedule)
-    assert (21, 2, 0.005) == (schedule.steps, schedule.warmup_steps, schedule.warmup_start)
-
-
 @pytest.mark.parametrize(
     ("words", "ranks", "said"),
     [
@@ -708,17 +441,6 @@ def test_a_run_that_cannot_begin_is_refused(shapes: Path, words: list[str], rank
     with pytest.raises(ConfigError) as error:
         planned(shapes, *words, ranks=ranks)
     assert said in str(error.value)
-
-
-def test_weights_that_are_given_may_be_frozen(shapes: Path, tmp_path: Path) -> None:
-    """The backbone's, or a whole model's to load; a file that is missing is named, either way."""
-    (tmp_path / "w.npz").write_bytes(b"")
-    config = apply_settings(Config(), [f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]"])
-    assert tmp_path / "w.npz" == make_plan(config, ranks=1, job_dir=None, load=tmp_path / "w.npz").load
-    backbone = apply_settings(config, [f"BACKBONE.WEIGHTS={tmp_path / 'w.npz'}"])
-    make_plan(backbone, ranks=1, job_dir=None, load=None)
-    with pytest.raises(ConfigError, match=r"gone.npz does not exist: give the weights' npz"):
-        make_plan(backbone, ranks=1, job_dir=None, load=tmp_path / "gone.npz")
 
 
 def test_sets_of_other_categories_are_no_run(shapes: Path, tmp_path: Path) -> None:
@@ -746,12 +468,6 @@ def test_sets_of_other_categories_are_no_run(shapes: Path, tmp_path: Path) -> No
     assert 30 == len(every.pictures)
 
 
-def test_names_of_categories_that_are_given_stay(shapes: Path) -> None:
-    """Otherwise they are the annotations'."""
-    assert ("circle", "square", "triangle") == planned(shapes).config.data.class_names
-    assert ("a", "b", "c") == planned(shapes, "DATA.CLASS_NAMES=a,b,c").config.data.class_names
-
-
 def test_a_job_that_has_begun_may_go_on_with_other_ranks_than_its_overlay_s(shapes: Path, tmp_path: Path) -> None:
     """Its first attempt may not; the ranks it began with are those that its checkpoint tells."""
     words = ["OVERLAY=8x4", *STARTED_FROM_NOTHING]
@@ -766,27 +482,6 @@ def test_a_job_that_has_begun_may_go_on_with_other_ranks_than_its_overlay_s(shap
     assert (2, 8) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
 
 
-def test_a_job_goes_on_from_what_its_checkpoint_tells(shapes: Path) -> None:
-    """The place in the data as of version 0.1, too; without images there is nothing to go on from."""
-    plan = planned(shapes)
-    assert plan == continued(plan, Position())
-    assert plan == continued(plan, Position(0, 0, 0, 0, 2, 2))
-    old = continued(plan, Position(5, 15))
-    assert (5, Place(0, 15), 0, 3) == (old.first_step, old.first, old.before, old.origin_ranks)
-    told = continued(plan, Position(7, 21, 1, 3, 2, 6))
-    assert (7, Place(1, 3), 2, 6) == (told.first_step, told.first, told.before, told.origin_ranks)
-    assert 12 == told.schedule.steps and 2 == told.parts
-
-
-def test_a_position_is_all_of_what_a_checkpoint_says() -> None:
-    """One of version 0.1 knows steps and images alone; numbers of ranks are at least one."""
-    more = {"images_seen": 36, "epoch": 2, "group": 4, "ranks": 3, "origin_ranks": 6}
-    assert Position(9, 36, 2, 4, 3, 6) == Position.of(Facts(step=9, time="", sha256="", bytes=0, more=more))
-    for key in ("ranks", "origin_ranks"):
-        with pytest.raises(TrainerError, match=f"of step 9 does not tell where to go on .*{key}"):
-            Position.of(Facts(step=9, time="", sha256="", bytes=0, more={**more, key: 0}))
-
-
 def test_a_folder_that_is_no_job_s_is_refused(tmp_path: Path) -> None:
     """A file, and checkpoints without settings; an empty folder and an absent one are fine."""
     check_job_dir(tmp_path / "absent", Config())
@@ -797,25 +492,3 @@ def test_a_folder_that_is_no_job_s_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="holds checkpoints of another trainer: give another --job-dir"):
         check_job_dir(tmp_path, Config())
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        (["--async-eval"], {"TRAIN.ASYNC_EVAL": True}),
-        (["--checkpoint-seconds", "70"], {"TRAIN.CHECKPOINT_SECONDS": 70.0}),
-        (["--config", "TRAIN.SEED=5", "TRAIN.MOMENTUM=0.5", "--config", "TRAIN.SEED=6"], {"TRAIN.SEED": 6}),
-        (["TRAIN.SEED=7", "--json"], {"TRAIN.SEED": 7}),
-    ],
-)
-def test_options_are_settings(
-    shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str], changes: dict[str, object]
-) -> None:
-    """As the check says them, in JSON."""
-    given = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]", "TRAIN.WARMUP=1"]
-    assert 0 == main(["--check", "--json", *words, *given])
-    assert changes.items() <= json.loads(capsys.readouterr().out)["config"].items()
-    assert 2 == main(["--check", "--threads", "0", *given])
-    assert "--threads is 0: give 1 or more" in capsys.readouterr().err
-    assert 0 == main(["--check", "--threads", "1", "--ranks", "2", *given])
-    assert "ranks            2 x 1 image = 2 per step" in capsys.readouterr().out

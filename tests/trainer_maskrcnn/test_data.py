@@ -21,20 +21,16 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import paste
 from trainer.maskrcnn.examples import (
     Example,
-    _stack,
     collate,
     object_masks,
     pad_to_shape,
     read_image,
-    resized_masks,
     training_example,
 )
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.loader import _seeds, batches, training_pictures
-from trainer.maskrcnn.shapes import candidates, padded, resized, up
+from trainer.maskrcnn.loader import batches, training_pictures
+from trainer.maskrcnn.shapes import candidates, padded, resized
 from trainer.order import BEGINNING, FILLER, Place, epoch_order, own_images
-
-WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
 
 
 @settings(max_examples=at_least(150))
@@ -101,16 +97,6 @@ def test_micro_steps_are_the_batches_of_the_ranks_before(shapes: Path) -> None:
                 np.testing.assert_array_equal(x, y)
 
 
-def test_batches_meet_other_images_every_epoch() -> None:
-    """The AWS trainer's groups were fixed once; here who shares a batch changes with the epoch."""
-    is_wide = np.arange(64) % 3 > 0
-    pairs = [
-        {frozenset(g) for g in epoch_order(is_wide, batch=2, ranks=2, seed=1, epoch=e).reshape(-1, 2).tolist()}
-        for e in range(2)
-    ]
-    assert len(pairs[0] & pairs[1]) < 10
-
-
 @given(count=st.integers(0, 40), ranks=st.integers(1, 9))
 def test_every_image_is_evaluated_on_exactly_one_rank(count: int, ranks: int) -> None:
     shares = [list(own_images(count, r, ranks)) for r in range(ranks)]
@@ -128,13 +114,6 @@ def test_a_resized_image_fits_a_padded_shape(height: int, width: int) -> None:
     assert shape in candidates(config)
     assert shape[0] >= size[0]
     assert shape[1] >= size[1]
-
-
-def test_the_smallest_given_shape_is_tried_first() -> None:
-    """In whatever order they are given: the first that holds a batch is its shape."""
-    config = replace(Config().preproc, padding_shapes=((512, 1024), (256, 256), (1024, 1024), (1024, 512)))
-
-    assert [(256, 256), (512, 1024), (1024, 512), (1024, 1024)] == candidates(config)
 
 
 def test_common_photographs_need_few_shapes_and_little_padding() -> None:
@@ -168,26 +147,6 @@ def test_the_loaders_masks_are_pycocotools(coco_mini: Path) -> None:
                     np.testing.assert_array_equal(object_masks(whole)[0], theirs.annToMask(theirs.anns[instance.id]))
                     crowds += 1
     assert (seen, crowds) == (wanted, wanted_crowds) and wanted > 100 and crowds > 4
-
-
-def test_mirroring_moves_image_boxes_and_masks_alike(coco_mini: Path) -> None:
-    """On the mirrored picture every mask still fills its box."""
-    picture = next(p for p in read_set(coco_mini, "train2017").pictures if len(p.objects) > 2)
-    config = replace(Config(), preproc=replace(Config().preproc, train_short_edge_size=(400,)))
-    both = {True: None, False: None}
-    for epoch in range(12):
-        example = training_example(picture, config, epoch=epoch)
-        ends = example.boxes * np.tile(example.mask_map[:2], 2) + np.tile(example.mask_map[2:], 2)
-        for end, mask in zip(ends, example.masks, strict=True):
-            rows, columns = np.flatnonzero(mask.any(0)), np.flatnonzero(mask.any(1))
-            box = [*np.minimum(end[:2], end[2:]), *np.maximum(end[:2], end[2:])]
-            np.testing.assert_allclose(box, [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1], atol=2.5)
-        plain = training_example(picture, replace(config, preproc=replace(config.preproc, flip=False)), epoch=epoch)
-        is_mirrored = bool(example.mask_map[0] < 0)
-        turned = plain.image[:, ::-1] if is_mirrored else plain.image
-        assert np.abs(example.image.astype(int) - turned).mean() < 0.5  # resizing after mirroring rounds otherwise
-        both[is_mirrored] = True  # type: ignore[assignment]
-    assert all(both.values())
 
 
 def test_the_batches_of_a_resumed_run_are_those_of_the_whole_one(shapes: Path) -> None:
@@ -277,43 +236,6 @@ def test_pasting_samples_the_mask_at_every_pixels_centre() -> None:
         np.testing.assert_array_equal(found[~near], expected[~near])
 
 
-def test_arrays_of_a_batch_are_padded_with_zeros_to_the_largest() -> None:
-    """One alone stays as it is; where there is no row, there is one of zeros."""
-    one, two, none = np.full((2, 3), 7, np.uint8), np.full((1, 4), 9, np.uint8), np.zeros((0, 3), np.uint8)
-
-    assert [[[7, 7, 7, 0], [7, 7, 7, 0]], [[9, 9, 9, 9], [0, 0, 0, 0]]] == _stack([one, two]).tolist()
-    assert [one.tolist()] == _stack([one]).tolist()
-    assert [[[0, 0, 0]]] == _stack([none]).tolist()
-    assert [[[0, 0, 0], [0, 0, 0]], one.tolist()] == _stack([none, one]).tolist()
-
-
-def test_sides_are_rounded_and_limited_as_they_are_told() -> None:
-    """Halves up, at least one pixel; the longer side at its limit stays, one beyond it shrinks both."""
-    for told, wanted in {
-        (100, 200, 50, 100): (50, 100),
-        (200, 100, 50, 100): (100, 50),
-        (100, 201, 50, 100): (50, 100),
-        (100, 100, 50, 100): (50, 50),
-        (2, 5, 3, 100): (3, 8),
-        (1, 1000, 50, 100): (1, 100),
-        (1000, 1, 50, 100): (100, 1),
-    }.items():
-        assert wanted == resized(*told)
-    assert [32, 32, 64, 64, 96] == [up(side) for side in (1, 32, 32.5, 64, 65)]
-
-
-def test_a_batch_is_padded_to_the_first_shape_that_holds_it() -> None:
-    """Of short, long and square ones of both edges; a larger one, or without such shapes, to multiples of 32."""
-    words = ["PREPROC.TRAIN_SHORT_EDGE_SIZE=64,96", "PREPROC.TEST_SHORT_EDGE_SIZE=96", "PREPROC.MAX_SIZE=160"]
-    config = apply_settings(Config(), words).preproc
-    shapes = [(64, 64), (64, 96), (96, 64), (96, 96), (64, 160), (160, 64), (96, 128), (128, 96), (96, 160)]
-    assert sorted([*shapes, (160, 96), (160, 160)], key=lambda s: (s[0] * s[1], s)) == candidates(config)
-    assert (64, 96) == padded([(64, 65), (10, 96)], config)
-    assert (96, 96) == padded([(64, 65), (65, 64)], config)
-    assert (160, 192) == padded([(160, 161)], config)
-    assert (96, 128) == padded([(65, 97)], replace(config, predefined_padding=False))
-
-
 def test_a_batch_s_arrays_are_of_its_images_and_of_nothing() -> None:
     """Images at the top left on the mean colour; what fills a batch has no weight and a size of one pixel."""
     config = apply_settings(Config(), ["PREPROC.PIXEL_MEAN=10.4,20.0,30.6", "PREPROC.PREDEFINED_PADDING=False"])
@@ -391,41 +313,3 @@ def test_an_example_has_its_boxes_where_its_image_has_them(tmp_path: Path) -> No
     assert all(training_example(picture, whole, epoch=epoch).mask_map[0] > 0 for epoch in range(8))
     boxes_alone = training_example(picture, replace(whole, mode_mask=False), epoch=0)
     assert (2, 1, 1) == boxes_alone.masks.shape and [0.5, 0.5, 0, 0] == boxes_alone.mask_map.tolist()
-
-
-def test_masks_may_be_made_where_the_image_is(tmp_path: Path) -> None:
-    """Polygons and codes, mirrored or not, on a canvas whose width is a multiple of 8."""
-    picture = half_covered(tmp_path)
-    for size, canvas in (((10, 20), 24), ((20, 40), 40), ((40, 80), 80)):
-        height, width = size
-        plain, mirrored = (resized_masks(picture, size, way) for way in (False, True))
-        assert (2, canvas, height) == plain.shape == mirrored.shape
-        assert plain[0, : width // 2].all() and not plain[0, width // 2 + 1 :].any()
-        assert mirrored[0, width // 2 + 1 : width].all() and not mirrored[0, : width // 2 - 1].any()
-        assert plain[1, width * 3 // 4 : width].all() and not plain[1, : width * 3 // 4].any()
-        assert mirrored[1, : width // 4].all() and not mirrored[1, width // 4 :].any()
-    config = apply_settings(
-        Config(), ["MRCNN.RESIZED_MASKS=True", "PREPROC.TRAIN_SHORT_EDGE_SIZE=20", "PREPROC.FLIP=False"]
-    )
-    example = training_example(picture, config, epoch=0)
-    np.testing.assert_array_equal(resized_masks(picture, (20, 40), False), example.masks)
-    assert [1, 1, 0, 0] == example.mask_map.tolist()
-
-
-def test_the_drawn_edge_is_between_both_ends(tmp_path: Path) -> None:
-    """The ends among them, and nothing but seed, epoch and image decide it."""
-    picture = half_covered(tmp_path)
-    words = ["PREPROC.TRAIN_SHORT_EDGE_SIZE=30,33", "PREPROC.TEST_SHORT_EDGE_SIZE=30", "PREPROC.MAX_SIZE=200"]
-    config = apply_settings(Config(), words)
-    drawn = [training_example(picture, config, epoch=epoch).image.shape[0] for epoch in range(40)]
-    assert {30, 31, 32, 33} == set(drawn)
-    assert drawn == [training_example(picture, config, epoch=epoch).image.shape[0] for epoch in range(40)]
-    other = apply_settings(config, ["TRAIN.SEED=5"])
-    assert drawn != [training_example(picture, other, epoch=epoch).image.shape[0] for epoch in range(40)]
-
-
-def test_seeds_differ_by_step_and_image() -> None:
-    """And by the run's own; whole numbers of 31 bits, equal for equal ones."""
-    both = _seeds(1234, 7, np.array([0, 5]))
-    assert [[1234 * 1_000_003 % 2**31 + 7, 17], [1234 * 1_000_003 % 2**31 + 7, 97]] == both.tolist()
-    assert np.int32 == both.dtype and (_seeds(2**31 - 1, 2**40, np.array([3])) >= 0).all()

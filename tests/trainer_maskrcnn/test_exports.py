@@ -14,7 +14,7 @@ from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, NORMED, Scene
 from tests.trainer_maskrcnn.helpers import evaluate
 from trainer import onnx_file
-from trainer.maskrcnn import boxes, export, onnx_graph, onnx_layers, roi
+from trainer.maskrcnn import export, onnx_graph, onnx_layers, roi
 from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import STRIDES
@@ -122,19 +122,6 @@ def test_a_saved_model_sees_what_the_detector_sees(detector: Detector, blind: De
             np.testing.assert_allclose(ours["masks"], theirs.masks, atol=1e-4)
 
 
-def test_anchors_are_the_same_to_the_bit(detector: Detector) -> None:
-    """What rounding of an anchor decides where scores tie is decided alike."""
-    rpn, net = detector.config.rpn, Net(config=detector.config, arrays={})
-    for stride, sizes in detector.config.anchor_places:
-        expected = evaluate(
-            lambda cells, s=stride, z=sizes: boxes.anchors(
-                cells[0], cells[1], s, z, rpn.anchor_ratios, rpn.anchor_center
-            ),
-            np.int32([5, 7]),
-        )
-        np.testing.assert_array_equal(onnx_graph._anchors(net, stride, sizes, (5, 7)), expected)
-
-
 def test_an_onnx_file_reads_a_box_of_any_size_from_its_level(tmp_path: Path) -> None:
     """Up to those that are larger than the last level is meant for, in the given order."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
@@ -158,27 +145,6 @@ def test_an_onnx_file_reads_a_box_of_any_size_from_its_level(tmp_path: Path) -> 
     session = onnxruntime.InferenceSession(tmp_path / "pooled.onnx", providers=["CPUExecutionProvider"])
     given = {n: f.transpose(0, 3, 1, 2) for n, f in zip(names, levels, strict=True)} | {"rois": rois}
     np.testing.assert_allclose(session.run(None, given)[0].transpose(0, 2, 3, 1), expected, atol=1e-4)
-
-
-def test_an_onnx_file_may_see_nothing(detector: Detector, tmp_path: Path) -> None:
-    config = apply_settings(detector.config, ["TEST.RESULT_SCORE_THRESH=0.999"])
-    onnx_graph.write(tmp_path / "none.onnx", config, detector.weights(), (50, 70))
-    nothing = run(tmp_path / "none.onnx", tensorpack_scene.image(Scene(name="small", height=50, width=70)))
-
-    assert [(0, 4), (0,), (0,), (0, 28, 28)] == [v.shape for v in nothing.values()]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--out", "x.onnx"], "ONNX is written for images of one size: give --image-size HEIGHTxWIDTH"),
-        (["--out", "x.onnx", "--image-size", "480"], "give --image-size HEIGHTxWIDTH, 480x640 for example"),
-        (["--out", "x", "--image-size", "480x640"], "--image-size is for --out FILE.onnx"),
-    ],
-)
-def test_the_size_of_the_images_is_asked_for(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert export.main(["--job-dir", "none", *words]) == 2
-    assert says in capsys.readouterr().err
 
 
 SHALLOW = ("BACKBONE.CHANNELS=8", "BACKBONE.RESNET_NUM_BLOCKS=1,2,1,1", "FPN.NUM_CHANNEL=8", "DATA.NUM_CATEGORY=2")

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,11 @@ from trainer import heap
 from trainer.checkpoint import Folder
 from trainer.errors import TrainerError
 from trainer.maskrcnn import attempt as attempts
-from trainer.maskrcnn import gallery, keys
+from trainer.maskrcnn import keys
 from trainer.maskrcnn.attempt import Attempt
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.plan import make_plan, text
+from trainer.maskrcnn.plan import make_plan
 from trainer.maskrcnn.resume import CONFIG_FILE
 from trainer.maskrcnn.tower import Report
 from trainer.ranks import Ranks
@@ -55,24 +54,6 @@ def after_a_step(shapes: Path, job: Path, scores: dict[str, float], **asked: flo
         assert heap.USUAL == gc.get_threshold(), "the start is over"
         gc.unfreeze()
     return False
-
-
-@pytest.mark.parametrize(("rank", "is_job", "writes"), [(0, True, True), (1, True, False), (0, False, False)])
-def test_the_first_rank_of_a_job_keeps_what_an_evaluation_found(
-    shapes: Path, tmp_path: Path, monkeypatch: Any, rank: int, is_job: bool, writes: bool
-) -> None:
-    """Its entries and some pictures; without a folder, or by another rank, nothing is written."""
-    monkeypatch.setattr(attempts, "Gather", lambda threads: lambda data: [data])
-    config, job = apply_settings(Config(), [*WORDS, f"DATA.BASEDIR={shapes}"]), tmp_path if is_job else None
-    plan = make_plan(config, ranks=2, job_dir=job, load=None)
-    attempt = Attempt(plan, Ranks(rank=rank, size=2, local_rank=rank, local_size=2, threads=1))
-    found: Any = SimpleNamespace(finish=lambda: ({"box_ap": 0.25, "box_ap50": 0.5}, []), step=7)
-    attempt._evaluation = found
-    attempt._finish_evaluation()
-
-    assert {"step": 7, "box_ap": 0.25, "box_ap50": 0.5} == attempt.scores
-    assert writes == any(tmp_path.glob(f"{gallery.FOLDER}/*.jpg"))
-    assert ([[]] if writes else []) == [json.loads(p.read_text()) for p in tmp_path.glob(attempts.RESULTS_FILE)]
 
 
 @pytest.mark.parametrize(
@@ -184,19 +165,6 @@ def test_a_loss_that_is_no_number_is_told_and_not_saved(shapes: Path, tmp_path: 
     assert [] == saved(tmp_path)
 
 
-def test_lines_come_in_their_period_and_at_the_end(
-    shapes: Path, alone: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the loss, its parts and the rate of the step that was done."""
-    lines = []
-    for step in (4, 5, 6, 71):
-        attempt, _ = attempt_at(shapes, None, step, "TRAIN.LOG_PERIOD=3", asked=0.0)
-        one_more(attempt)
-        lines.append(capsys.readouterr().out)
-    assert ["", "", 1, 1] == [lines[0], lines[2], lines[1].count("\n"), lines[3].count("step     72")]
-    assert re.match(r"step      6  loss  1\.5000  lr 1\.25e-03 .* one 1\.000 other 0\.500 fg_rois 9\.000\n$", lines[1])
-
-
 def test_a_checkpoint_is_made_at_each_period_and_where_it_is_due(shapes: Path, tmp_path: Path, alone: None) -> None:
     """It tells where to go on; the last step's is made afterwards."""
     words = ("TRAIN.CHECKPOINT_PERIOD=2", "TRAIN.EVAL_PERIOD=0")
@@ -260,19 +228,6 @@ def test_the_last_step_is_saved_and_evaluated_once(
     judge.start({}, 70)
     attempt._after_train()
     assert "step     70  evaluation: " in capsys.readouterr().out and not judge.is_running
-
-
-def test_what_begins_is_told(shapes: Path, tmp_path: Path, alone: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """The plan, and after which step it goes on; what is said at the end depends on the job's folder."""
-    attempt, _ = attempt_at(shapes, tmp_path, 0)
-    attempt._before_train()
-    assert text(attempt.plan) + "\n" == capsys.readouterr().out
-    attempt.step = 5
-    attempt._before_train()
-    assert "\nContinuing after step 5\n" in capsys.readouterr().out
-    assert "saved after step 5; the same command continues from there" == attempt._saved_text()
-    attempt, _ = attempt_at(shapes, None, 5)
-    assert "ended after step 5; nothing is saved without --job-dir" == attempt._saved_text()
 
 
 def test_variables_come_from_the_checkpoint_or_from_what_is_loaded(shapes: Path, tmp_path: Path, alone: None) -> None:

@@ -1,9 +1,6 @@
 """The network's parts on tiny tensors: the backbone, the pyramid, the heads, and a step of the trainer."""
 
-import threading
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,19 +8,16 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import REDUCED, evaluate
-from trainer.coco.annotations import Picture
-from trainer.maskrcnn import boxes, detector, export, regions
-from trainer.maskrcnn.backbone import conv5, pyramid, resnet
+from trainer.maskrcnn import boxes, regions
+from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import BackboneConfig, FpnConfig
-from trainer.maskrcnn.detector import Detector, session_config
 from trainer.maskrcnn.heads import box_head, box_losses, box_outputs, mask_head, mask_loss
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, group_norm, tf1
 from trainer.maskrcnn.model import losses, make_layers
 from trainer.maskrcnn.rpn import proposals, rpn_head, rpn_head_at
-from trainer.maskrcnn.shapes import padded, resized
 from trainer.maskrcnn.tower import Callback, FedInput, HorovodSteps, MaskRcnn, Report
 from trainer.ranks import Ranks
 
@@ -111,14 +105,6 @@ def test_what_is_frozen_learns_nothing(freeze_at: int, frozen: tuple[str, ...]) 
         assert not [v for v in tf1.trainable_variables() if v.op.name.startswith("still")]
 
 
-def test_the_last_group_sees_each_region_with_the_same_weights() -> None:
-    """Half the side, twice the channels; a second call makes no variables."""
-    with tf.Graph().as_default():
-        found = [conv5(tf.zeros([3, 14, 14, 128]), SMALL, LAYERS) for _ in range(2)]
-        assert [[3, 7, 7, 256]] * 2 == [f.shape.as_list() for f in found]
-        assert 8 == len(tf1.global_variables()) and all(v.op.name.startswith("group3/") for v in tf1.global_variables())
-
-
 @pytest.mark.parametrize("norm", ["None", "GN"])
 def test_a_pyramid_adds_what_is_coarser_to_what_is_finer(norm: str) -> None:
     """Each level twice as large, then convolved; the last takes every second cell; norms lie where they are asked for."""
@@ -201,20 +187,6 @@ def test_one_box_for_all_classes_is_learned_by_every_object() -> None:
     label, box, mask = evaluate(losses, offsets, wanted)
     assert (1.5 * np.log(3), 0.75) == pytest.approx((label, box), rel=1e-5)
     assert 0.5 * (np.log(2) + np.log1p(np.exp(2))) / 2 == pytest.approx(mask, rel=1e-5)
-
-
-def test_a_number_of_regions_is_rounded_up_to_few_shapes() -> None:
-    """To at least one step; a gradient is scaled where its value is not."""
-    found, value, gradient = evaluate(
-        lambda x: (
-            [regions._bucket(tf.constant(n), 4) for n in (0, 1, 4, 5, 8, 9)],
-            regions._scale_gradient(x, 0.25),
-            tf.gradients(regions._scale_gradient(x, 0.25), x)[0],
-        ),
-        np.float32([3, 4]),
-    )
-    assert [4, 4, 4, 8, 8, 12] == found
-    assert ([3, 4], [0.25, 0.25]) == (value.tolist(), gradient.tolist())
 
 
 TINY = (
@@ -377,73 +349,6 @@ def test_proposals_are_the_best_of_each_level_and_then_of_all(training: bool, li
         assert [5, 2.5] == logits.tolist() and [anchors[i].tolist() for i in (0, 3)] == best.tolist()
 
 
-def test_boxes_have_areas_and_ties_of_a_precise_overlap() -> None:
-    """Corners that are swapped have none; the precise overlap is the plain one but for its last bits."""
-    a = np.float32([[0, 0, 4, 5], [4, 0, 0, 5], [0, 5, 4, 0], [1, 1, 3, 4], [20, 20, 30, 30]])
-    b = np.float32([[0, 0, 4, 5], [2, 3, 9, 9], [0, 0, 0, 0]])
-    area, shared, plain, precise = evaluate(
-        lambda a, b: (boxes.area(a), boxes.intersection(a, b), boxes.iou(a, b), boxes.precise_iou(a, b)), a, b
-    )
-    assert [20, 0, 0, 6, 100] == area.tolist()
-    assert [[20, 4, 0], [6, 1, 0], [0, 0, 0]] == shared[[0, 3, 4]].tolist()
-    np.testing.assert_allclose(plain[[0, 3, 4]], precise[[0, 3, 4]], rtol=1e-6)
-    np.testing.assert_allclose(precise[3], [6 / 20, 1 / (6 + 42 - 1), 0], rtol=1e-6)
-
-
-@pytest.mark.parametrize("settings", [(), ("REFERENCE=tensorpack",), ("PREPROC.PREDEFINED_PADDING=False",)])
-def test_a_saved_model_pads_as_the_trainer_does(settings: tuple[str, ...]) -> None:
-    """To the same shape with the mean colour, in blue green red; its boxes are scaled back along each axis, or by one."""
-    edges = ("PREPROC.TRAIN_SHORT_EDGE_SIZE=70", "PREPROC.TEST_SHORT_EDGE_SIZE=70", "PREPROC.MAX_SIZE=100")
-    config = apply_settings(Config(), [*edges, *settings])
-    for height, width in ((70, 93), (33, 200), (300, 31)):
-        image = np.random.default_rng(1).integers(0, 256, (height, width, 3)).astype(np.uint8)
-        batch, got, scale = evaluate(lambda i: export._prepared(tf.ensure_shape(i, [None, None, 3]), config), image)
-        size = resized(height, width, 70, config.preproc.longest_side)
-        assert (1, *padded([size], config.preproc), 3) == batch.shape and list(size) == got.tolist()
-        ratio = np.array([width / size[1], height / size[0]] * 2)
-        wanted = np.full(4, np.sqrt(ratio[0] * ratio[1])) if settings[:1] == ("REFERENCE=tensorpack",) else ratio
-        np.testing.assert_allclose(scale, wanted, rtol=1e-6)
-        for beyond in (batch[0, size[0] :], batch[0, :, size[1] :]):
-            assert (beyond == [104, 116, 124]).all()
-        if size == (height, width):
-            np.testing.assert_array_equal(image[:, :, ::-1], batch[0, :height, :width])
-    with tf.Graph().as_default(), tf1.Session() as session:
-        large = session.run(export._padded(tf.constant([900, 33]), config))
-    assert [928, 64] == large.tolist()
-
-
-@pytest.mark.parametrize(
-    ("threads", "gpu", "at_once", "shown"), [(1, None, 1, ""), (2, None, 2, ""), (4, 0, 1, "0"), (1, 3, 1, "3")]
-)
-def test_a_session_has_its_threads_and_its_gpu(threads: int, gpu: int | None, at_once: int, shown: str) -> None:
-    """Two operations at once where there is more than one core and no GPU."""
-    config = session_config(threads, gpu)
-    assert (threads, at_once) == (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads)
-    assert (shown, True, True) == (
-        config.gpu_options.visible_device_list,
-        config.gpu_options.allow_growth,
-        config.allow_soft_placement,
-    )
-
-
-def test_pictures_are_detected_in_order_while_the_next_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not more than two are read ahead, and each goes with what was seen on it."""
-    pictures = [Picture(id=i, path=Path(f"{i}.jpg"), height=1, width=1) for i in range(5)]
-    taken: list[int] = []
-
-    def each() -> Iterator[Picture]:
-        for picture in pictures:
-            taken.append(picture.id)
-            yield picture
-
-    monkeypatch.setattr(detector, "read_image", lambda picture: picture.id)
-    seer: Any = SimpleNamespace(detect=lambda image: f"seen on {image}")
-    found = Detector.detect_all(seer, each())
-    assert (pictures[0], "seen on 0") == next(found) and [0, 1, 2] == taken
-    assert [(p, f"seen on {p.id}") for p in pictures[1:]] == list(found)
-    assert [] == list(Detector.detect_all(seer, [])) and not [t for t in threading.enumerate() if "reader" in t.name]
-
-
 class Line(MaskRcnn):
     """A model of one weight, whose loss is its square times what is fed."""
 
@@ -502,14 +407,6 @@ def test_a_step_of_several_parts_is_one_update_by_their_mean(parts: int) -> None
         weight -= 0.03125 * speed
         assert weight == pytest.approx(after)
     assert 2 == len(seen)
-
-
-def test_a_report_is_a_sum_of_losses_and_a_count_of_requests() -> None:
-    """Regions and requests are no losses; a mean over ranks times their number is how many asked."""
-    report = Report(["a", "b", "fg_rois", *Report.REQUESTS], np.array([1.0, 0.5, 9, 0.25, 0, 0.74, 1]), 1.5, 0.5, 8.0)
-    assert 1.5 == report.loss
-    assert [1, 0, 3, 4] == [report.count(name, 4) for name in Report.REQUESTS]
-    assert (1.5, 0.5, 8.0) == (report.compute_s, report.reduce_s, report.loss_scale)
 
 
 def test_no_gradient_is_a_sum_whose_order_depends_on_the_moment() -> None:

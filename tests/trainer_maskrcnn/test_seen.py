@@ -1,12 +1,10 @@
 """What becomes of a detector's findings: drawn, written, scored and exported, without a network."""
 
-import argparse
 import json
 import re
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,19 +15,17 @@ import pytest
 
 import trainer.ranks
 from tests.conftest import wait_for
-from tests.trainer_maskrcnn.test_scoring import truth_as_detections
 from trainer.checkpoint import Folder
-from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, Instance, Picture, parse, read_set
 from trainer.errors import ConfigError, TrainerError
-from trainer.maskrcnn import evaluate, export, gallery, keys, predict, saved
+from trainer.maskrcnn import evaluate, export, keys, predict, saved
 from trainer.maskrcnn.config import Config
-from trainer.maskrcnn.detections import Detections, interpolation
-from trainer.maskrcnn.evaluation import Evaluation, merged, own_part
+from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.evaluation import Evaluation
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.picture import BLEND, color_of, draw_detections, draw_results, draw_truth
+from trainer.maskrcnn.picture import BLEND, color_of, draw_detections, draw_truth
 from trainer.maskrcnn.resume import CONFIG_FILE
-from trainer.maskrcnn.scoring import ground_truth, results, score
+from trainer.maskrcnn.scoring import results
 from trainer.ranks import Ranks
 
 GRAY = np.full((120, 160, 3), 100, np.uint8)
@@ -54,13 +50,6 @@ def tinted(color: tuple[int, int, int]) -> list[int]:
     return [int(100 * (1 - BLEND) + c * BLEND) for c in color]
 
 
-def test_colours_are_a_golden_angle_apart() -> None:
-    """Bright and strong, from red on; the first ones are far from each other."""
-    hues = [cv2.cvtColor(np.uint8([[color_of(i)]]), cv2.COLOR_BGR2HSV)[0, 0].tolist() for i in range(6)]
-    np.testing.assert_allclose([h for h, _, _ in hues], [int(i * 111.24) % 180 for i in range(6)], atol=1)
-    assert all(abs(s - 200) < 3 and v == 255 for _, s, v in hues)
-
-
 def test_a_detection_is_drawn_with_its_mask_and_its_frame() -> None:
     """Half covered where its mask is, framed where its box is; the picture that is given stays as it was."""
     before = GRAY.copy()
@@ -74,53 +63,6 @@ def test_a_detection_is_drawn_with_its_mask_and_its_frame() -> None:
             assert list(color) == drawn[y, x].tolist()
     plain = draw_detections(GRAY, found(1, 2, with_masks=False), ["a", "b"])
     assert [100, 100, 100] == plain[55, 30].tolist() and list(color_of(0)) == plain[100, 30].tolist()
-
-
-def test_the_best_detection_lies_on_top() -> None:
-    """Where boxes are the same the first one's frame is seen, of results as of detections."""
-    one = found(1, 1)
-    both = replace(one, boxes=one.boxes[[0, 0]])
-    assert list(color_of(0)) == draw_detections(GRAY, both, ["a"])[100, 30].tolist()
-    entries = [{"category_id": 7, "bbox": [10, 40, 40, 60], "score": s} for s in (0.9, 0.7)]
-    assert list(color_of(0)) == draw_results(GRAY, entries, {7: 1}, ["a"])[100, 30].tolist()
-
-
-@pytest.mark.parametrize(("names", "shown"), [(["x", "b"], "b"), (["x"], "2"), ([], "2"), (["x", "b", "c"], "b")])
-def test_a_detection_has_its_category_s_name_or_its_number(names: list[str], shown: str) -> None:
-    """Names count from 1; where there are too few of them it is the number. The score stands beside it."""
-    one = found(2)
-    wanted = draw_detections(GRAY, replace(one, labels=np.int32([1])), [shown])
-    np.testing.assert_array_equal(wanted, draw_detections(GRAY, one, names))
-    (told,) = predict.as_json(one, 120, 160, names)
-    assert (int(shown) if shown.isdigit() else shown) == told["class"]
-    assert (0.9, [10, 40, 50, 100]) == (told["score"], told["box"])
-    entry = {"category_id": 9, "bbox": [10, 40, 40, 60], "score": 0.9, "segmentation": told["mask"]}
-    np.testing.assert_array_equal(wanted, draw_results(GRAY, [entry], {9: 1}, [shown]))
-
-
-def test_what_is_written_of_a_detection_is_rounded() -> None:
-    """To hundredths of a pixel and ten thousandths of a score; without masks there is no word of one."""
-    one = found(1, with_masks=False)
-    exact = replace(one, boxes=np.float32([[1.2346, 2.3456, 30.0049, 40]]), scores=np.float32([0.98765]))
-    assert [{"class": "a", "score": 0.9876, "box": [1.23, 2.35, 30, 40]}] == predict.as_json(exact, 120, 160, ["a"])
-    picture = Picture(id=5, path=Path("a.jpg"), height=120, width=160)
-    (entry,) = results(picture, exact, [44])
-    assert {"image_id": 5, "category_id": 44, "bbox": [1.235, 2.346, 28.77, 37.654], "score": 0.98765} == entry
-    (entry,) = results(picture, replace(exact, scores=np.float32([0.123456])), [44])
-    assert 0.12346 == entry["score"]
-
-
-def test_a_label_is_readable_at_every_edge() -> None:
-    """On black inside of the picture, whichever corner the box is in; it is larger on a larger picture."""
-    for x, y in ((0, 0), (155, 0), (0, 110), (155, 110)):
-        one = replace(found(1, with_masks=False), boxes=np.float32([[x, y, x + 5, y + 9]]))
-        drawn = draw_detections(GRAY, one, ["category"])
-        assert 300 < (drawn == 0).all(2).sum() < 2500
-    sizes = []
-    for side in (200, 280, 1600):
-        large = np.full((side, 1600, 3), 100, np.uint8)
-        sizes.append(int((draw_detections(large, found(1, with_masks=False), ["category"]) == 0).all(2).sum()))
-    assert sizes[0] == sizes[1] < sizes[2] / 9
 
 
 def test_truth_is_drawn_with_crowds_in_gray() -> None:
@@ -144,15 +86,6 @@ def test_truth_is_drawn_with_crowds_in_gray() -> None:
     assert (draw_truth(GRAY, picture, ["b"]) != drawn).any()
 
 
-@pytest.mark.parametrize(
-    ("size", "small"),
-    [((320, 200), (320, 200)), ((640, 200), (320, 100)), ((200, 640), (100, 320)), ((3200, 4), (320, 1))],
-)
-def test_a_picture_of_the_page_is_at_most_so_large(size: tuple[int, int], small: tuple[int, int]) -> None:
-    """Its longer side; one that is small enough stays."""
-    assert (*small, 3) == gallery._small(np.zeros((*size, 3), np.uint8)).shape
-
-
 def drawn_set(folder: Path, count: int) -> CocoSet:
     """So many gray pictures, of each of which a category with the id 9 could be found."""
     images = [{"id": i, "file_name": f"{i}.png", "height": 120, "width": 160} for i in range(1, count + 1)]
@@ -161,35 +94,6 @@ def drawn_set(folder: Path, count: int) -> CocoSet:
     return parse(
         {"images": images, "annotations": [], "categories": [{"id": 9, "name": "a"}]}, folder / "x.json", folder
     )
-
-
-def test_the_page_s_pictures_have_what_is_sure_enough_and_at_most_twenty_of_it(tmp_path: Path) -> None:
-    """The first six pictures, each with its own entries of at least this score, the best of them."""
-    data = drawn_set(tmp_path, 7)
-    entry = {"category_id": 9, "bbox": [10, 40, 40, 60]}
-    gallery.write_gallery(
-        tmp_path, data, [{**entry, "image_id": 1, "score": 0.5}, {**entry, "image_id": 2, "score": 0.49}], 0.5
-    )
-    shown = {p.stem: cv2.imread(str(p)) for p in (tmp_path / gallery.FOLDER).iterdir()}
-    assert {"1", "2", "3", "4", "5", "6"} == set(shown)
-    assert [True, False, False] == [bool(np.abs(shown[name].astype(int) - 100).max() > 50) for name in ("1", "2", "3")]
-    many = [
-        {"category_id": 9, "bbox": [10 + 6 * i, 40, 3, 60], "image_id": 1, "score": 0.6 + i / 100} for i in range(21)
-    ]
-    gallery.write_gallery(tmp_path, data, many, 0.5)
-    columns = np.abs(cv2.imread(str(tmp_path / gallery.FOLDER / "1.jpg"))[70].astype(int) - 100).max(1) > 40
-    assert not columns[:14].any() and columns[15:20].any() and columns[130:134].any()
-
-
-def test_samples_of_a_mask_weigh_one_together() -> None:
-    """Inside of the box; its ends are inside, what lies beyond has no weight, and outside the outermost cell goes on."""
-    points = np.array([-0.1, 0, 0.4, 1.0, 3.9, 4.0, 4.1])
-    weights = interpolation(points, 0.0, 4.0, 4)
-    np.testing.assert_allclose(weights.sum(1), [0, 1, 1, 1, 1, 1, 0])
-    np.testing.assert_allclose(weights[1], [1, 0, 0, 0])
-    np.testing.assert_allclose(weights[3], [0.5, 0.5, 0, 0])
-    np.testing.assert_allclose(weights[[4, 5]], [[0, 0, 0, 1]] * 2)
-    assert [[1.0, 0.0]] == interpolation(np.array([2.0]), 2.0, 2.0, 2).tolist()
 
 
 def detector_of(data: CocoSet, entries: list[dict[str, Any]], *settings: str) -> Any:
@@ -223,36 +127,6 @@ def test_predictions_are_pictures_and_one_list(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--out .*/file cannot be made a folder: File exists"):
         predict.predict(detector, files, tmp_path / "file")
-
-
-def test_what_is_detected_with_is_a_job_or_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exactly one of them; pictures are looked for first, and a job has to be one."""
-    picture = str(drawn_set(tmp_path, 1).pictures[0].path)
-    for words in ([], ["--job-dir", "a", "--load", "b"]):
-        assert 2 == predict.main([picture, *words])
-        assert "give either --job-dir (a training) or --load (an npz)" in capsys.readouterr().err
-    assert 2 == predict.main([picture, f"{tmp_path}/gone.png"])
-    assert f"{tmp_path}/gone.png does not exist" in capsys.readouterr().err
-    assert 2 == predict.main([picture, "--job-dir", str(tmp_path)])
-    assert f"{tmp_path} is not the --job-dir of a Mask R-CNN training" in capsys.readouterr().err
-
-
-def test_pictures_are_counted_when_they_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With all that was seen on them; settings may be given in several places."""
-    data = drawn_set(tmp_path, 1)
-    given: list[argparse.Namespace] = []
-
-    def make(a: argparse.Namespace, threads: int = 0) -> Any:
-        given.append(a)
-        return detector_of(data, [], *a.config)
-
-    monkeypatch.setattr(predict, "make_detector", make)
-    words = ["--load", "w.npz", "--step", "3", "--config", "TEST.RESULT_SCORE_THRESH_VIS=0", "--config", "TRAIN.SEED=1"]
-    assert 0 == predict.main([str(data.pictures[0].path), "--out", str(tmp_path / "o"), *words])
-    assert f"{tmp_path}/o: 1 picture with 3 detections\n" == capsys.readouterr().out
-    assert (3, Path("w.npz")) == (given[0].step, given[0].load)
 
 
 def test_a_job_s_settings_and_weights_are_found(tmp_path: Path) -> None:
@@ -336,38 +210,6 @@ def test_only_the_first_rank_says_what_an_evaluation_found(
     assert "instances_x.json has 1 categories, the model 2" in capsys.readouterr().err
 
 
-def test_what_nobody_can_score_is_no_truth(tmp_path: Path) -> None:
-    """Unknown images and categories, objects without a usable polygon; what an entry does not say is usual."""
-    whole, line = [[0, 0, 9, 0, 9, 9]], [[0, 0, 9, 0]]
-    base = {"image_id": 1, "category_id": 9, "bbox": [0, 0, 9, 8]}
-    entries = [
-        {**base, "id": 1, "segmentation": [*line, *whole, [0, 0, 9, 0, 9, 9, 5]]},
-        {**base, "id": 2, "segmentation": line},
-        {**base, "id": 3},
-        {**base, "id": 4, "segmentation": whole, "image_id": 2},
-        {**base, "id": 5, "segmentation": whole, "category_id": 8},
-        {**base, "id": 6, "segmentation": {"size": [20, 20], "counts": [400]}, "iscrowd": 1, "area": 5},
-    ]
-    image = {"id": 1, "file_name": "a.jpg", "height": 20, "width": 20}
-    raw = {"images": [image], "categories": [{"id": 9, "name": "a"}], "annotations": entries}
-    (tmp_path / "x.json").write_text(json.dumps(raw))
-    truth = ground_truth(parse(raw, tmp_path / "x.json", tmp_path)).dataset["annotations"]
-    assert [(1, 0, 72), (6, 1, 5)] == [(e["id"], e["iscrowd"], e["area"]) for e in truth]
-    assert whole == truth[0]["segmentation"]
-
-
-def test_scores_of_nothing_are_zero_and_of_what_is_not_there_less(tmp_path: Path) -> None:
-    """Categories of which there is no object have -1, masks only where they are asked for."""
-    data = scored_set(tmp_path / "set")
-    assert {0.0} == set(score(data, [], with_masks=False).values()) and 12 == len(score(data, [], with_masks=False))
-    entries = truth_as_detections(data)
-    scores = score(data, entries, with_masks=True, per_category=True)
-    assert 26 == len(scores) and 1.0 == pytest.approx(scores["mask_ap/thing"])
-    assert -1 == scores["box_ap_large"]
-    nobody = replace(data, pictures=data.pictures[1:])
-    assert -1 == score(nobody, entries, with_masks=False, per_category=True)["box_ap/thing"]
-
-
 @pytest.mark.parametrize(
     ("told", "size"),
     [
@@ -415,23 +257,6 @@ def test_an_export_is_of_the_form_that_its_name_asks_for(
     assert "b.onnx cannot be written (File exists): make room or give another --out" in capsys.readouterr().err
 
 
-def test_masks_of_a_result_are_those_of_its_detection() -> None:
-    """Pasted at the size of the picture."""
-    picture = Picture(id=5, path=Path("a.jpg"), height=120, width=160)
-    entry = results(picture, found(1), [44])[0]
-    mask = masks.decode(entry["segmentation"], 120, 160)
-    assert mask[45:65, 15:45].all() and not mask[75:].any() and (120, 160) == mask.shape
-
-
-def test_parts_that_lack_an_image_are_refused() -> None:
-    """One that nobody evaluated, as well as one that was evaluated twice; in any order they are a whole."""
-    data: Any = SimpleNamespace(pictures=[1, 2])
-    parts = [zlib.compress(json.dumps({"images": [i], "entries": [{"at": i}]}).encode()) for i in (1, 0)]
-    assert [{"at": 1}, {"at": 0}] == merged(parts, data)
-    with pytest.raises(TrainerError, match="1 evaluation of 1 image, of a set of 2: the ranks do not"):
-        merged(parts[:1], data)
-
-
 class Held:
     """A detector that waits until it may, and then sees two things in every picture, or fails."""
 
@@ -466,24 +291,6 @@ def test_an_evaluation_goes_on_beside_a_training(tmp_path: Path) -> None:
     assert (scores, 8, 2) == (evaluation.finish()[0], evaluation.step, len(detector.weights))
 
 
-def test_a_later_rank_learns_the_scores_of_the_first(tmp_path: Path) -> None:
-    """Who detects the other images, and scores; the results stay there."""
-    detector: Any = Held()
-    detector.may.set()
-    answers = iter(([zlib.compress(json.dumps({"images": [0], "entries": []}).encode())], [b'{"box_ap": 0.25}']))
-    sent: list[bytes] = []
-
-    def gather(data: bytes) -> list[bytes]:
-        sent.append(data)
-        return [*next(answers), data]
-
-    ranks = Ranks(rank=1, size=2, local_rank=1, local_size=2, threads=1)
-    evaluation = Evaluation(detector, scored_set(tmp_path / "set"), ranks, gather)
-    evaluation.start({}, 7)
-    assert ({"box_ap": 0.25}, []) == evaluation.finish()
-    assert [1] == json.loads(zlib.decompress(sent[0]))["images"] and b"{}" == sent[1]
-
-
 def test_what_an_evaluation_failed_of_is_raised_where_it_is_waited_for(tmp_path: Path) -> None:
     """In the training's own thread; then it is over."""
     detector: Any = Held(TrainerError("a.jpg is damaged"))
@@ -494,12 +301,3 @@ def test_what_an_evaluation_failed_of_is_raised_where_it_is_waited_for(tmp_path:
     with pytest.raises(TrainerError, match=r"a.jpg is damaged"):
         evaluation.finish()
     assert not evaluation.is_running
-
-
-def test_every_image_of_a_rank_is_told_when_it_is_done(tmp_path: Path) -> None:
-    """So that a rank beats as often as it gets on."""
-    detector: Any = Held()
-    detector.may.set()
-    told: list[int] = []
-    part = own_part(detector, scored_set(tmp_path / "set"), 0, 1, lambda: told.append(1))
-    assert [1, 1] == told and 4 == len(json.loads(zlib.decompress(part))["entries"])

@@ -54,19 +54,6 @@ def test_each_layer_of_detectron2_has_its_place(layer: str, has_convs: bool, pla
     assert place == detectron2._places(layer, has_convs)
 
 
-def test_detectron2s_arrays_lie_as_tensorpacks() -> None:
-    """Outputs last; the background comes first of the classes, and has a box where each class has one."""
-    assert (5, 6, 3, 2) == detectron2._laid_out("conv0", np.zeros((2, 3, 5, 6))).shape
-    kernel = np.arange(2 * 3 * 5 * 6).reshape(2, 3, 5, 6)
-    assert kernel[1, 2, 3, 4] == detectron2._laid_out("conv0", kernel)[3, 4, 2, 1]
-    classes = detectron2._laid_out("fastrcnn/outputs/class", np.array([[1, 1], [2, 2], [0, 0]]))
-    assert [[0, 1, 2], [0, 1, 2]] == classes.tolist()
-    boxes = detectron2._laid_out("fastrcnn/outputs/box", np.arange(8) + 1)
-    assert [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8] == boxes.tolist()
-    assert [1, 2, 3, 4] == detectron2._laid_out("cascade_rcnn_stage1/outputs/box", np.arange(4) + 1).tolist()
-    assert [1, 2, 3] == detectron2._laid_out("rpn/box", np.arange(3) + 1).tolist()
-
-
 def test_detectron2s_norms_are_told_by_what_they_remember(tmp_path: Path) -> None:
     """Batch norm has statistics, group norm none; a pyramid's has a place of its own, and its layer no bias."""
     stem, lateral, output = "backbone.bottom_up.stem.conv1", "backbone.fpn_lateral2", "backbone.fpn_output2"
@@ -98,13 +85,6 @@ def test_detectron2s_norms_are_told_by_what_they_remember(tmp_path: Path) -> Non
     for wrong in ("roi_heads.box_head.fc1.norm", "somewhere.weight"):
         with pytest.raises(ConfigError, match=f"has {wrong}, for which a detector with a pyramid has no place"):
             detectron2.as_tensorpack(tmp_path, {wrong: one})
-
-
-def test_what_is_detectron2s_is_known_by_any_name() -> None:
-    """Of its three parts; tensorpack's names are others."""
-    for name in ("backbone.bottom_up.x", "proposal_generator.x", "roi_heads.x"):
-        assert detectron2.is_detectron2({"a": np.zeros(1), name: np.zeros(1)})
-    assert not detectron2.is_detectron2({"conv0/W": np.zeros(1), "backbone.fpn": np.zeros(1)})
 
 
 def test_statistics_in_affines_are_told_by_a_stem_that_remembers_nothing(tmp_path: Path) -> None:
@@ -194,25 +174,6 @@ def test_rows_of_a_dense_layer_go_from_channels_first_to_channels_last_and_back(
         assert rows is weights.to_nhwc(name, rows, (147, 2)) and rows is weights.to_nchw(name, rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_model"),
-    [
-        ("conv0/W", True),
-        ("group3/block0/conv1/bn/gamma", True),
-        ("cascade_rcnn_stage2/head/fc6/W", True),
-        ("fpn/gn_c2/gamma", True),
-        ("rpn/box/W/Momentum", False),
-        ("rpn/box/W/Adam", False),
-        ("global_step", False),
-        ("loss_scale/value", False),
-        ("linear/W", False),
-    ],
-)
-def test_variables_of_the_model_are_told_from_the_optimizers(name: str, is_model: bool) -> None:
-    """By the part that they begin with and the slot that they end with."""
-    assert is_model == weights.is_model_variable(name)
-
-
 def test_what_else_is_in_a_file_is_left_out_unless_it_is_a_layers(tmp_path: Path) -> None:
     """Of the model's parts a layer more is another model; an optimizer's slot, a counter or another part is nothing."""
     shapes = {weights.RPN_BIAS: (12,)}
@@ -228,17 +189,6 @@ def test_what_else_is_in_a_file_is_left_out_unless_it_is_a_layers(tmp_path: Path
     assert {weights.RPN_BIAS} == set(weights.model_weights(masks, shapes, boxes_alone))
     with pytest.raises(ConfigError, match="has maskrcnn/conv/W, for which this model has no place"):
         weights.model_weights(masks, shapes, Config())
-
-
-@pytest.mark.parametrize(("lacking", "said"), [(1, "lacks a0: "), (2, "lacks a0 and 1 more: "), (3, "a0 and 2 more: ")])
-def test_the_first_that_is_missing_is_named_and_the_others_counted(lacking: int, said: str) -> None:
-    """Missing ones before those of another shape."""
-    shapes: dict[str, tuple[int, ...]] = {f"a{i}": (1,) for i in range(lacking)}
-    with pytest.raises(ConfigError) as error:
-        weights._fit(Path("w.npz"), {"b": np.zeros(2)}, {**shapes, "b": (1,)}, ())
-    assert said in str(error.value)
-    with pytest.raises(ConfigError, match=r"w.npz: b is \(2,\), this model has \(1,\)$"):
-        weights._fit(Path("w.npz"), {"b": np.zeros(2)}, {"b": (1,)}, ())
 
 
 def test_an_export_says_the_order_of_its_heads_where_they_have_norms(tmp_path: Path) -> None:
@@ -278,17 +228,3 @@ def test_a_backbone_comes_from_what_was_not_trained_on_detection(tmp_path: Path)
             weights.backbone_weights(tmp_path / "b.npz", shapes, Config())
     np.savez(tmp_path / "c.npz", **arrays, **{"group4/a/W": np.zeros(1), "group3/a/other": np.zeros(1)})
     weights.backbone_weights(tmp_path / "c.npz", shapes, Config())
-
-
-def test_detectron2s_heads_normalise_before_the_relu(tmp_path: Path) -> None:
-    """A file of it says so by its names."""
-    name = "proposal_generator.rpn_head.anchor_deltas.bias"
-    np.savez(tmp_path / "w.npz", **{name: np.zeros(12, "f")})
-    heads = ["FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head", "RPN.NPZ_ANCHOR_CENTER=0.5"]
-    config = apply_settings(Config(), heads)
-    found = weights.model_weights(tmp_path / "w.npz", {weights.RPN_BIAS: (12,)}, config)
-    assert [0.0] * 12 == found[weights.RPN_BIAS].tolist()
-    with pytest.raises(ConfigError, match=r"heads are norm-relu \(it says so\), not relu-norm"):
-        weights.model_weights(
-            tmp_path / "w.npz", {weights.RPN_BIAS: (12,)}, apply_settings(config, ["FPN.GN_HEAD_ORDER=relu-norm"])
-        )
