@@ -19,8 +19,11 @@ def shipped(name: str) -> Path:
     return _TOP / name if IS_CHECKOUT else _TOP / "dlami/shipped" / name
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace `path` with `text`, so that a reader sees the old file or the new one, never a part."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replace `path` with `text`, so that a reader sees the old file or the new one, never a part.
+
+    durable: it is on disk when this returns; else a crash of the machine may lose it.
+    """
     import tempfile  # imported here: every task imports this module, few write
 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -29,7 +32,8 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
             file.write(text)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

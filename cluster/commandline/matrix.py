@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         "file": "TOML: what runs, over which values; docs/running.md has an example",
         "hosts": HOSTS_HELP,
         "again": "run again what has succeeded with other code than is here now",
-        "packed": "as many cells at once as there are free hosts for; without it one after another",
+        "packed": "as many cells at once as there are free slots for; without it one after another",
         "upload": "s3://BUCKET/PREFIX for the results, over the file's own",
         "dry_run": "show the cells and what is left of them, start nothing",
         "json": "as JSON",

@@ -20,7 +20,7 @@ from cluster.terminal import counted, pass_on, pass_on_to_stderr
 if TYPE_CHECKING:
     from cluster.jobs.client import Jobs
     from cluster.jobs.program import Program, Trainer
-    from cluster.jobs.record import Job, JobView
+    from cluster.jobs.record import JobView
     from cluster.jobs.training import HealingTerms, Training
     from cluster.sync.snapshot import Snapshot
 
@@ -102,6 +102,9 @@ class TrainOptions(StartOptions, LaunchOptions):
     """What every task takes that starts a training."""
 
     resume: str = option("", "a job of yours that has ended: begin from its newest checkpoint, with today's code")
+    exclusive: bool = option(
+        False, "take the whole host, though it has more slots than ranks; over several hosts it does so anyway"
+    )
 
 
 def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[Jobs]":
@@ -169,7 +172,8 @@ def train(
     cluster = load_cluster()
     hosts = hostset.select(cluster.hosts, options.hosts or None, to_train=True)
     hosts = seats(hosts, "node") if one_per_host else hosts
-    start_on_fit_hosts(cluster, dataclasses.replace(training, hosts=hosts), options)
+    exclusive = training.exclusive or one_per_host
+    start_on_fit_hosts(cluster, dataclasses.replace(training, hosts=hosts, exclusive=exclusive), options)
 
 
 def asked_for(options: TrainOptions, name: str, what: "Trainer | Program") -> "Training":
@@ -187,6 +191,7 @@ def asked_for(options: TrainOptions, name: str, what: "Trainer | Program") -> "T
         terms=options.terms,
         hang_after=seconds(options.hang_after, "--hang-after", LEAST_HANG_S),
         begins_from=options.resume,
+        exclusive=options.exclusive,
     )
 
 
@@ -241,25 +246,13 @@ def on_fit_hosts(
     return dataclasses.replace(training, hosts=hosts, np=np)
 
 
-def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
-    """Raises ConfigError if a host that the job wants has processes of another that goes on, whoever keeps its record.
-
-    The jobs of this cluster's own shared folder are refused by its master; this is a look at the hosts themselves.
-    """
-    from cluster.hostset import fold
-    from cluster.kill.kill import KnownJobs, find_leftovers
+def on_free(cluster: Cluster, jobs: "Jobs", training: "Training", resumed: str = "") -> "Training":
+    """Return the training on those of its hosts, or slots of one, that are free now. Raises ConfigError."""
+    from cluster.jobs.free_slots import on_free_slots
     from cluster.ssh.fanout import Reach
 
-    listing = jobs.list()
     with Reach(cluster) as reach:
-        found = find_leftovers(reach, cluster, job.hosts, KnownJobs.of(listing))
-    others = {p.job for ps in found.processes.values() for p in ps if p.holds_host}
-    for other in sorted(others - {job.id, *(one.id for one in listing.jobs)}):
-        hosts = [h.address for h, ps in found.processes.items() if any(p.job == other and p.holds_host for p in ps)]
-        raise ConfigError(
-            f"hosts taken by {other}: its processes run on {fold(hosts)}; wait for it, stop it where it was started, "
-            "or take others with --hosts ('inv kill --dry-run' shows them)"
-        )
+        return on_free_slots(reach, cluster, jobs.list(), training, resumed)
 
 
 def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:
@@ -272,16 +265,15 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as
     from cluster.jobs.state import JobState
     from cluster.jobs.training import HealingTerms, Training
 
-    job = jobs.plan(
-        Training(
-            name=f"scaling-{np}",
-            terms=HealingTerms(heal=False),  # what was interrupted measures nothing
-            what=Trainer(module="trainer.resnet50", arguments=tuple(rest())),
-            np=np,
-            hosts=hostset.select(cluster.hosts, hosts or None, to_train=True),
-        )
+    training = Training(
+        name=f"scaling-{np}",
+        terms=HealingTerms(heal=False),  # what was interrupted measures nothing
+        what=Trainer(module="trainer.resnet50", arguments=tuple(rest())),
+        np=np,
+        hosts=hostset.select(cluster.hosts, hosts or None, to_train=True),
+        exclusive=True,  # nobody else is measured
     )
-    refuse_hosts_in_use(cluster, jobs, job)
+    job = jobs.plan(on_free(cluster, jobs, training))
     jobs.submit(job)
     code = jobs.logs(job.id, follow=True, on_output=pass_on_to_stderr if as_json else pass_on)
     if code or jobs.show(job.id).state is not JobState.SUCCEEDED:  # Ctrl-C ends the following only
@@ -349,10 +341,10 @@ def start(
     from cluster.jobs.record import JobPaths
     from cluster.launch.mpirun import shown
 
+    if not (options.dry_run or options.queue):
+        training = on_free(cluster, jobs, training, resume.id if resume else "")
     job, is_program = jobs.plan(training, resume=resume), isinstance(training.what, Program)
     if is_program:
-        if not (options.dry_run or options.queue):
-            refuse_hosts_in_use(cluster, jobs, job)  # before anything is sent or built
         is_read, folder = not options.unchecked, ""
         if not options.dry_run:
             folder = code_on_master(cluster, training, resume, snapshot, is_read=is_read)
@@ -364,9 +356,6 @@ def start(
     where = f"{counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}"
     if options.queue:
         job, where = queued(job, training, unchecked=options.unchecked), f"{counted(job.np, 'rank')}, in the queue"
-    else:
-        if training.packages or not is_program:  # they may have been built for minutes
-            refuse_hosts_in_use(cluster, jobs, job)
     folder = jobs.submit(job)
     print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)
     print(f"working directory: {working_directory(job, JobPaths(Path(folder)))}", file=sys.stderr)

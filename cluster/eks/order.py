@@ -62,6 +62,7 @@ class Order:
         is_program = not self.module
         chosen = hosts[:1] if is_program and self.per == "once" else hosts
         return Training(
+            exclusive=True,  # of its pods
             name=self.name,
             what=what,
             hosts=seats(chosen, self.per if is_program else "gpu"),

@@ -17,7 +17,8 @@ from cluster.jobs.claim import taken_by_others
 from cluster.jobs.lookup import read_all
 from cluster.jobs.presence import silent_hosts
 from cluster.jobs.record import Job, jobs_folder
-from cluster.jobs.taken import holders
+from cluster.jobs.taken import held_by, holders
+from cluster.jobs.turn import Held
 
 _ANSWER_S = 3.0  # limit for a host to accept a connection
 
@@ -43,14 +44,16 @@ def next_hosts(
         seats = with_successors(seats, successors)
         known = {h.address for h in (*seats, *spares)}
         spares = (*spares, *(h for h in replacing.spares() if h.address not in known))
-    free = free_spares(shared, job.id, spares)
+    held = held_by(holders(read_all(jobs_folder(str(shared)))), besides=job.id)
+    free = _with_room(job, spares, held)
     unfit = {a: Unfit(why=why) for a, why in without.items()} | _unfit_to_stay(leaving)
     whole = [dataclasses.replace(h, slots=job.slots_of(h)) for h in seats if h.address not in unfit]
-    unfit |= look_at(shared, whole, free, set(suspects), job)
+    rooms = {s.address for s in free}
+    unfit |= look_at(shared, whole, [s for s in spares if s.address in rooms], set(suspects), job)
     _remember(shared, job, {a: u for a, u in unfit.items() if u.is_its_own}, "unfit")
     chosen = choose(seats, free, unfit, left_out(read_memory(shared).entries, time.time()), np=np, min_np=min_np)
     if replacing:
-        replacing.begin(chosen, seats)
+        replacing.begin(_replaceable(job, chosen, held), seats)
     still = tuple(s for s in spares if s.address not in chosen.taken.values())  # those of other jobs included
     return dataclasses.replace(chosen, spares=still, successors={a: h.address for a, h in successors.items()})
 
@@ -104,11 +107,28 @@ def _unfit_to_stay(leaving: Iterable[Departure]) -> dict[str, Unfit]:
     return {notice.host: Unfit(why=f"will go: {notice.text}", notice=notice) for notice in leaving}
 
 
-def free_spares(shared: Path, job_id: str, spares: Sequence[Host]) -> list[Host]:
-    """Return the spares that no other job of this shared folder has."""
-    others = [one for one in holders(read_all(jobs_folder(str(shared)))) if one.job != job_id]
-    taken = {h.address for one in others for h in one.hosts}
-    return [s for s in spares if s.address not in taken]
+def _with_room(job: Job, spares: Sequence[Host], held: Held) -> list[Host]:
+    """Return the spares on which the job finds its slots, each with as many as other jobs leave of it."""
+    left = [dataclasses.replace(s, slots=s.slots - sum(held.get(s.address, {}).values())) for s in spares]
+    return [s for s in left if (s.address not in held if job.takes_whole(s) else s.slots >= job.need)]
+
+
+def _replaceable(job: Job, chosen: Chosen, held: Held) -> Chosen:
+    """Return the placement, with no host to be replaced that another job uses.
+
+    One that does not answer is lost for all of its jobs, so the oldest of them has it replaced.
+    """
+
+    def judged(address: str, unfit: Unfit) -> Unfit:
+        others = held.get(address, {})
+        may_go = not others or (unfit.is_silent and job.id < min(others))
+        return unfit if may_go else dataclasses.replace(unfit, is_gone=False)
+
+    return dataclasses.replace(
+        chosen,
+        replaced={a: judged(a, u) for a, u in chosen.replaced.items()},
+        missing={a: judged(a, u) for a, u in chosen.missing.items()},
+    )
 
 
 def remember_end(shared: Path, job: Job, what: Ending, text: str, lost: Collection[str]) -> None:

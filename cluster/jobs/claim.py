@@ -14,6 +14,7 @@ from cluster.hostset import fold
 from cluster.jobs.onhost.claim import WAIT_S, Claim
 from cluster.jobs.record import FOLDER_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG, Job
 from cluster.jobs.sweep import cluster_of_job, let_go, sweep
+from cluster.jobs.turn import WHOLE
 from cluster.launch.mpirun import SLOTS, with_variables
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -65,7 +66,7 @@ def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> Job:
 
 def _claim_of(job: Job, host: Host, folder: str, since: float) -> Claim:
     """Return the job's claim of a host: of as many slots as it has ranks there, or of the whole host."""
-    slots = (0, 0) if job.takes_whole(host) else (host.slots, job.slots_of(host))
+    slots = (0, 0) if job.takes_whole(host) else (job.need, job.slots_of(host))
     return Claim(job.id, job.attempt, folder, since, *slots)
 
 
@@ -132,9 +133,8 @@ def in_the_way(job: Job, host: Host, claims: Sequence[Claimed]) -> Claimed | Non
     """Return a claim because of which the job does not find its slots on the host, or None if it does."""
     if not claims:
         return None
-    used = sum(len(c.slots) or host.slots for c in claims)
-    fits = not job.takes_whole(host) and all(c.slots for c in claims) and job.slots_of(host) - used >= host.slots
-    return None if fits else claims[0]
+    used = sum(len(c.slots) or WHOLE for c in claims)
+    return None if not job.takes_whole(host) and job.slots_of(host) - used >= job.need else claims[0]
 
 
 def give_back(job: Job) -> None:

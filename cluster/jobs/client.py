@@ -314,7 +314,8 @@ class Jobs:
             program=program is not None,
             per=program.per if program else "gpu",
             python=self._cluster.python,
-            slots=training.slots,
+            slots=training.slots or {h.address: h.slots for h in self._cluster.hosts},
+            exclusive=training.exclusive or (program is not None and program.per != "gpu"),
             code=training.code,
             below=training.below,
             own_disk=training.own_disk,
@@ -400,8 +401,13 @@ class Jobs:
 
 
 def queued(job: Job, training: Training, *, unchecked: bool) -> Job:
-    """Return the planned job as a queued one. It waits for its turn and then uses any free hosts of the training."""
-    return dataclasses.replace(job, hosts=(), whole_hosts=(), mpirun=(), wanted=training.hosts, unchecked=unchecked)
+    """Return the planned job as a queued one. It waits for its turn and then uses any free hosts of the training.
+
+    Where no folder is shared it waits for the planned ones: its first rank has to be on the master.
+    """
+    planned = {h.address for h in job.hosts}
+    wanted = tuple(h for h in training.hosts if job.is_shared or h.address in planned)
+    return dataclasses.replace(job, hosts=(), whole_hosts=(), mpirun=(), wanted=wanted, unchecked=unchecked)
 
 
 @contextlib.contextmanager

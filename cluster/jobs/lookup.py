@@ -106,7 +106,8 @@ def view(paths: JobPaths) -> JobView:
     history = dataclasses.replace(history, attempts=_with_progress(history.attempts, status, progress))
     attempts = history.attempts
     told = account(attempts, _last_sight(status, history)) if attempts else None
-    place = places_of(read_going(paths.folder.parent)).get(job.id) if status.state is JobState.QUEUED else None
+    is_queued = status.state is JobState.QUEUED
+    place = places_of(read_going(paths.folder.parent), of=job.id).get(job.id) if is_queued else None
     found = _view(paths, job, status, progress, history)
     own_code = read_code(paths.folder) if job.program else None
     return dataclasses.replace(found, attempts=attempts, account=told, queue=place, own_code=own_code)

@@ -11,16 +11,14 @@ from cluster.hosts import Host
 from cluster.jobs.claim import HostsTaken, give_back
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.healing import Healing, Prepared
-from cluster.jobs.lock import locked
-from cluster.jobs.lookup import read_going
 from cluster.jobs.patience import Patience
-from cluster.jobs.record import Job, JobPaths, write_job
-from cluster.jobs.taken import places_of
+from cluster.jobs.record import Job, JobPaths, Turn, read_turn, write_job, write_turn
 from cluster.jobs.telling import Telling
 from cluster.jobs.turn import Place
+from cluster.jobs.turns import own_place
 
 _LOOK_S = 2.0  # multiplied by the place in the queue, so that many jobs cause little load
-_LONGEST_LOOK_S = 20.0
+_LONGEST_LOOK_S = 6.0
 
 
 class Queueing:
@@ -35,11 +33,12 @@ class Queueing:
         telling: Telling,
         folder: FolderThread,
     ) -> None:
-        """job: as it was found. If it has hosts already, an earlier supervisor of it took them and is gone."""
+        """job: as it was found. It may have hosts that an earlier supervisor of it took, which is gone."""
         self._found, self._job = job, dataclasses.replace(job, hosts=(), whole_hosts=())
         self._paths, self._patience = paths, patience
         self._replacing, self._telling, self._folder = replacing, telling, folder
         self._said = ""
+        self._elsewhere: set[str] = set()  # hosts that a job of another shared folder has
         self.may_have_used: tuple[Host, ...] = (*job.wanted, *job.spares) if job.hosts else ()
 
     def prepare(self) -> Prepared:
@@ -47,7 +46,8 @@ class Queueing:
 
         Raises NotHealed if the attempt cannot be made although it is the job's turn.
         """
-        if self._found.hosts:
+        turn = read_turn(self._paths, self._job.ticket)
+        if self._found.hosts and not (turn and turn.place.hosts and not turn.is_taken):
             self._patience.wait_for(lambda: self._give_back(self._found))
         while True:
             place, job = self._turn()
@@ -61,7 +61,7 @@ class Queueing:
             except HostsTaken as e:  # taken by a job of another shared folder
                 self._say(f"waits: {e}", self._telling.waits)
                 self._patience.wait_for(functools.partial(self._give_back, job))
-                self._patience.sleep(_LOOK_S)
+                self._elsewhere |= e.why.keys()  # others may be free
                 continue
             own = {h.address for h in job.spares}
             spares = tuple(h for h in prepared.job.spares if h.address in own or h not in place.others)
@@ -75,33 +75,32 @@ class Queueing:
             pause_s = _LOOK_S
             try:
                 place = self._patience.wait_for(self._place)
-                if place and place.hosts and (turn := self._patience.wait_for(self._take)):
+                if place and place.hosts:
                     self._say(str(place))
-                    return turn
-                self._say(str(place or "its own record cannot be read"))
+                    return place, self._patience.wait_for(functools.partial(self._take, place))
+                if self._elsewhere:
+                    self._elsewhere = set()
+                else:
+                    self._say(str(place or "its own record cannot be read"))
                 pause_s *= place.number if place else 1
             except (ClusterError, OSError) as e:  # for instance the shared folder is unreachable
                 self._say(f"waits: {str(e).splitlines()[0]}")
             self._patience.sleep(min(pause_s, _LONGEST_LOOK_S))
 
     def _place(self) -> Place | None:
-        return places_of(read_going(self._paths.folder.parent)).get(self._job.id)
+        return own_place(self._paths, self._job.ticket, self._elsewhere)
 
-    def _take(self) -> tuple[Place, Job] | None:
-        """Take the hosts that are the job's now. Return None if another job got them meanwhile."""
-        with locked(self._paths.folder.parent):
-            place = self._place()
-            if not (place and place.hosts):
-                return None
-            job = dataclasses.replace(self._job, hosts=place.hosts, whole_hosts=place.hosts)
-            self.may_have_used = (*job.wanted, *job.spares)
-            write_job(self._paths, job)
-            return place, job
+    def _take(self, place: Place) -> Job:
+        """Note that the hosts of the job's turn are about to be claimed. Return it with them."""
+        write_turn(self._paths, Turn(ticket=self._job.ticket, place=place, is_taken=True))
+        self.may_have_used = (*self._job.wanted, *self._job.spares)
+        return dataclasses.replace(self._job, hosts=place.hosts, whole_hosts=place.hosts)
 
     def _give_back(self, job: Job) -> None:
         """Release these hosts. The job keeps its place in the queue."""
         give_back(job)
         write_job(self._paths, self._job)
+        self._paths.turn.unlink(missing_ok=True)
 
     def _say(self, text: str, say: Callable[[str], None] | None = None) -> None:
         """Print the text to the console if it is new.

@@ -121,18 +121,23 @@ class Job:
         """
         return self.slots.get(host.address, max(self.slots.values(), default=host.slots))
 
+    @property
+    def need(self) -> int:
+        """Return the ranks that were asked for, each of which needs a slot."""
+        return self.whole_np or self.np
+
     def takes_whole(self, host: Host) -> bool:
         """Return True if the job needs the whole host: it is to share none, or needs all of its slots."""
-        return self.exclusive or host.slots >= self.slots_of(host)
+        return self.exclusive or self.need >= self.slots_of(host)
 
     def slots_on(self, host: Host) -> int:
         """Return how many slots of this host the job may use."""
-        return self.slots_of(host) if self.takes_whole(host) else host.slots
+        return self.slots_of(host) if self.takes_whole(host) else self.need
 
     @property
     def fewest_np(self) -> int:
         """Return the least number of ranks with which the job continues."""
-        return self.min_np or self.whole_np or self.np
+        return self.min_np or self.need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +157,15 @@ class Status:
     log: str = ""  # path of the log to read
     left: tuple[str, ...] = ()  # processes that could not be ended, with their hosts
     warnings: tuple[str, ...] = ()  # problems that have not ended the attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Place of a waiting job in the queue, as some supervisor found it last. Hosts in it are the job's from then on."""
+
+    ticket: int
+    place: Place
+    is_taken: bool = False  # the job's own supervisor has begun to claim the hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +292,11 @@ class JobPaths:
         return self.folder / "attempts.json"
 
     @property
+    def turn(self) -> Path:
+        """Path of the job's place in the queue while it waits."""
+        return self.folder / "turn.json"
+
+    @property
     def hostfile(self) -> Path:
         """Path of mpirun's hostfile."""
         return self.folder / "hosts"
@@ -384,12 +403,29 @@ def is_id(name: str) -> bool:
 
 
 def read_job(paths: JobPaths) -> Job:
-    """Read the job's specification; another user's without its environment. Raises DamagedRecord."""
+    """Read the job's specification; another user's without its environment. Raises DamagedRecord.
+
+    A job whose turn in the queue has come has the hosts that its turn gives it.
+    """
     path = paths.job if os.access(paths.job, os.R_OK) or not os.path.lexists(paths.public) else paths.public
     job = load(path, Job)
     if job.id != paths.folder.name:
         raise DamagedRecord(path, f"it is of {job.id[:80]!r}")
-    return job
+    turn = read_turn(paths, job.ticket) if job.waits_for_hosts else None
+    return dataclasses.replace(job, hosts=turn.place.hosts, whole_hosts=turn.place.hosts) if turn else job
+
+
+def read_turn(paths: JobPaths, ticket: int) -> Turn | None:
+    """Return the turn of a waiting job with this ticket, as it was found last, or None."""
+    with contextlib.suppress(DamagedRecord):
+        turn = load(paths.turn, Turn)
+        return turn if turn.ticket == ticket else None
+    return None
+
+
+def write_turn(paths: JobPaths, turn: Turn) -> None:
+    """Write the turn atomically. It need not outlive a crash of this machine: it can be found again."""
+    write_atomically(paths.turn, json.dumps(dataclasses.asdict(turn)), durable=False)
 
 
 def write_job(paths: JobPaths, job: Job) -> None:

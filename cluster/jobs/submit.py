@@ -12,7 +12,6 @@ from pathlib import Path
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.hosts import Host
-from cluster.hostset import fold
 from cluster.inventory import ROOT
 from cluster.jobs.claim import claim_hosts, give_back
 from cluster.jobs.copies import remove_copies
@@ -41,7 +40,7 @@ from cluster.jobs.record import (
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status, written_status
 from cluster.jobs.sweep import sweep
-from cluster.jobs.taken import holders, hosts_of, queue
+from cluster.jobs.taken import holders, hosts_free_for, hosts_of, queue, waiting_for
 from cluster.ssh.fanout import RUN_TAG
 from cluster.sync.job_code import put_code
 
@@ -194,22 +193,9 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
 
 
 def _refuse_taken(records: Records, job: Job) -> None:
-    """Raise ConfigError if another job holds one of these hosts or waits for it. The text names that job."""
-    wanted = {h.address for h in job.hosts}
-    for holder in holders(records):
-        shared = [h.address for h in holder.hosts if h.address in wanted]
-        if shared and holder.job != job.id:
-            raise ConfigError(
-                f"hosts taken by {holder.job} ({holder.how}): {fold(shared)}; wait for them with --queue, "
-                f"'inv jobs.stop {holder.job}', or take others with --hosts"
-            )
-    for waiting in queue(records.jobs):
-        shared = [h.address for h in waiting.hosts if h.address in wanted]
-        if shared:
-            raise ConfigError(
-                f"{waiting.job} waits in the queue for {fold(shared)}: wait behind it with --queue, "
-                "or take others with --hosts"
-            )
+    """Raise ConfigError if another job holds what this one wants of its hosts, or waits for it. It names that job."""
+    hosts = [dataclasses.replace(h, slots=job.slots_of(h)) if not job.takes_whole(h) else h for h in job.hosts]
+    hosts_free_for(waiting_for(job, hosts), queue(records.jobs), holders(records))
 
 
 def _hosts_of_all_attempts(paths: JobPaths) -> tuple[Host, ...]:
@@ -226,6 +212,7 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool, checkpoints: Path | None
     made = JobPaths(_own_new(paths.folder.with_name(f".new-{job.id}"))) if is_new else paths
     try:
         made.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
+        made.turn.unlink(missing_ok=True)
         _copy_code(made, job)
         if checkpoints and is_new:
             checkpoints.rename(made.checkpoints)

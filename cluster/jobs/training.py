@@ -47,6 +47,7 @@ class Training:
     terms: HealingTerms = HealingTerms()
     hang_after: float | None = None  # seconds without progress that count as a hang; 0: never; None: the default
     begins_from: str = ""  # id of the job whose checkpoints a new job begins with
+    exclusive: bool = False  # it takes whole hosts, even if it has fewer ranks there than slots
     # Fields for a program, the same as in the job's record (cluster/jobs/record.py):
     slots: Mapping[str, int] = field(default_factory=dict)
     code: str = ""
@@ -91,6 +92,7 @@ def next_attempt(
         environment=asked.environment,
         terms=terms or HealingTerms.of(asked),
         hang_after=asked.hang_after if hang_after is None else hang_after,
+        exclusive=asked.exclusive,
         slots={h.address: h.slots for h in cluster.hosts} if asked.program else {},
         code=asked.code,
         below=asked.below,

@@ -91,6 +91,7 @@ def jobs_of(told: Any) -> tuple[tuple[JobSeen, ...], Mapping[str, Mapping[str, A
                 images_per_s=_maybe((one["metrics"] or {}).get("images_per_s")),
                 started=str(one["started"]),
                 hosts=tuple(map(str, one["hosts"])),
+                slots={str(a): tuple(map(_count, slots)) for a, slots in one.get("slots", {}).items()},
                 cause=str(one["cause"] or ""),
             )
             for one in found

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.hosts import Host
@@ -121,6 +121,7 @@ class JobSeen:
     images_per_s: float | None  # of all ranks
     started: str
     hosts: tuple[str, ...]
+    slots: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # slots that it has, by host address
     cause: str = ""  # cause of the failure, during recovery
 
 

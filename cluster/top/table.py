@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from cluster import hostset
 from cluster.printable import printable
 from cluster.terminal import counted
 from cluster.top.columns import Column, chosen, gpus, ranks
@@ -108,6 +109,8 @@ def _job(job: JobSeen, now: float) -> "Text":
     if job.attempt > 1:
         line.append(f", attempt {job.attempt}")
     line.append(f", {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}" if job.hosts else "")
+    if len(job.hosts) == 1 and (slots := job.slots.get(job.hosts[0])):
+        line.append(f", slot {hostset.fold(map(str, slots)).strip('[]')}")
     if job.step is not None:
         line.append(f", step {job.step}" + (f" of {job.steps}" if job.steps else ""))
     if job.images_per_s is not None:

@@ -114,7 +114,7 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
 
     refused = inv("train.resnet50", "--unchecked", "--hosts", "1-2", "--", "--synthetic", "--num-batches", "9")
     assert 2 == refused.returncode, refused.stderr
-    assert f"hosts taken by {job.id}: its processes run on {cluster.hosts[1].address}" in refused.stderr
+    assert f"hosts taken by {job.id} (user root): {cluster.hosts[1].address}" in refused.stderr
     for task, how in (("reboot", "--yes"), ("reboot", "--dry-run"), ("health", "--net"), ("health", "--deep")):
         refused = inv(task, how, "--hosts", "1-2")
         assert 2 == refused.returncode, refused

@@ -367,7 +367,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
         "planned_on_master",
         lambda job, paths, hosts, np, attempt: dataclasses.replace(job, hosts=hosts, np=np, attempt=attempt),
     )
-    monkeypatch.setattr(healing, "claim_hosts", lambda *_, **__: None)
+    monkeypatch.setattr(healing, "claim_hosts", lambda job, *_, **__: job)
     monkeypatch.setattr(healing, "let_go", let_go)
     monkeypatch.setattr(healing, "trouble_here", lambda *_: "")
     job = a_job("", "j", **{"hosts": (A, B), "whole_hosts": (A, B), "np": 2, "whole_np": 2, **changes})

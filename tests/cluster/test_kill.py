@@ -13,6 +13,8 @@ from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from cluster.ssh.program import ask, program
+from cluster.ssh.tagged import end_script
 from tests.conftest import Inv
 
 NOTHING_KNOWN = KnownJobs(going=(), over=())
@@ -154,12 +156,13 @@ def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
 def test_reboot_looks_again_after_the_answer(
     lab: Lab, cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A training that begins while the question waits is not rebooted away."""
+    """A training that begins on one of its slots while the question waits is not rebooted away."""
     host = cluster.hosts[1]
     monkeypatch.setenv("CLUSTER", f"lab:{lab.name}")
 
     def says_yes_late(_what: str) -> bool:
-        reach.run([host], "DLAMI_JOB=new-2 " + started("sleep 4018; true", 4018)).check()
+        claim = program("cluster.jobs.onhost.claim", {host.address: ["new-2", 1, "", 0.0, 1, 2]}, "dlami-job")
+        ask(reach, [host], claim, lambda h: [h.address], environment={"DLAMI_JOB": "new-2"})[0].check()
         return True
 
     monkeypatch.setattr(tasks, "agreed", says_yes_late)
@@ -169,4 +172,4 @@ def test_reboot_looks_again_after_the_answer(
         ):
             tasks.reboot(Context(), hosts="1")
     finally:
-        reach.run([host], "pkill -f '^sleep 4018'").check()
+        reach.run([host], end_script("DLAMI_JOB", "new-2", 1)).check()

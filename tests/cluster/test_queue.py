@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,26 @@ def test_the_next_attempt_of_a_job_queues_at_the_end(folder: Path, job_id: str, 
     seen = view(first)
     assert [1, 2] == [a.number for a in seen.attempts]
     assert 1 == seen.job.sequence
+
+
+def test_jobs_of_one_gpu_share_a_host(folder: Path, job_id: str, go: Path, tmp_path: Path) -> None:
+    """As many as it has, each with a GPU and a port of its own; one more waits, and whoever needs all of it is refused."""
+    host, said_gpus = dataclasses.replace(HERE, slots=3), tmp_path / "gpus"
+    script = f'echo "$CUDA_VISIBLE_DEVICES $MASTER_PORT" >>{said_gpus}; until [ -e {go} ]; do sleep 0.1; done'
+    share: Any = {"wanted": (host,), "slots": {HERE.address: 3}, "exclusive": False, "python": sys.executable}
+    line = [submit(folder, queued(script, f"{job_id}-{n}", **share)) for n in range(4)]
+    wait_until(lambda: said_gpus.exists() and 3 == said_gpus.read_text().count("\n"), "three run")
+
+    gpus, ports = zip(*(one.split() for one in said_gpus.read_text().splitlines()), strict=True)
+    assert ["0", "1", "2"] == sorted(gpus)
+    assert 3 == len({*ports})
+    running = [paths for paths in line if state(paths) is JobState.RUNNING]
+    assert [(0,), (1,), (2,)] == sorted(read_job(p).claimed[HERE.address] for p in running)
+    (waiting,) = [p for p in line if p not in running]
+    assert 1 == place(waiting)
+    with pytest.raises(ConfigError, match=r"hosts taken by \S+ \(running\): localhost"):
+        submit(folder, a_job("exit 0", f"{job_id}-all", hosts=(host,), np=3, slots={HERE.address: 3}, exclusive=False))
+    go.touch()
+    for paths in line:
+        ended(paths)
+        assert JobState.SUCCEEDED is state(paths), said(paths)

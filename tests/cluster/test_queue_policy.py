@@ -10,7 +10,7 @@ from cluster.hosts import Host
 from cluster.jobs.record import Records, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.taken import places_of
-from cluster.jobs.turn import Waiting, places
+from cluster.jobs.turn import WHOLE, Waiting, places
 from cluster.launch.mpirun import ranks_on
 from tests.cluster.jobs_here import a_job
 
@@ -23,9 +23,9 @@ def wants(job: str, *numbers: int, np: int | None = None) -> Waiting:
     return Waiting(job=job, hosts=hosts, np=np or sum(h.slots for h in hosts))
 
 
-def taken(**hosts: int) -> dict[str, str]:
+def taken(**hosts: int) -> dict[str, dict[str, int]]:
     """Each job's one host."""
-    return {f"10.0.0.{number}": job for job, number in hosts.items()}
+    return {f"10.0.0.{number}": {job: WHOLE} for job, number in hosts.items()}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ class Cluster:
             del self.running[sorted(self.running)[which % len(self.running)]]
 
     @property
-    def holders(self) -> dict[str, str]:
-        return {address: job for job, hosts in self.running.items() for address in hosts}
+    def holders(self) -> dict[str, dict[str, int]]:
+        return {address: {job: WHOLE} for job, hosts in self.running.items() for address in hosts}
 
     def take_turn(self, which: int) -> bool:
         """One of those whose turn has come takes its hosts, in whatever order their supervisors look."""

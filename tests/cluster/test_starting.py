@@ -1,8 +1,10 @@
 """What stands between a plan and its job: on this machine, where a process of another's job runs."""
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,13 +12,14 @@ from invoke.exceptions import Exit
 
 from cluster.commandline.starting import StartOptions, start
 from cluster.errors import ConfigError
-from cluster.inventory import Cluster
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.client import Listing
+from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.program import Program, Trainer
 from cluster.jobs.record import Job
 from cluster.jobs.training import Training
 from tests.cluster.jobs_here import HERE, a_job
-from tests.processes import begun, wait_until_it_is
 
 TRAINER = Trainer(module="trainer.resnet50", arguments=("--synthetic",))
 PROGRAM = Program(words=("true",))
@@ -46,16 +49,17 @@ class Master:
 
 
 @pytest.fixture
-def others(tmp_path: Path) -> Iterator[str]:
-    """A job whose record is on another's folder, and runs here; the first of all names."""
-    record = tmp_path / "others" / f"0-{os.getpid()}" / "state.json"
-    record.parent.mkdir(parents=True)
-    record.write_text('{"state": "running"}')
-    tags = {"DLAMI_JOB": record.parent.name, "DLAMI_JOB_FOLDER": str(record.parent)}
-    environment = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"} | tags
-    with begun(["sleep", "4000"], env=environment) as rank:
-        wait_until_it_is("sleep", rank.pid)
-        yield record.parent.name
+def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A job whose record is in another's folder has this machine."""
+    name = f"dlami-starting-{os.getpid()}"
+    monkeypatch.setenv(NAME_VARIABLE, name)
+    script = (
+        "import sys; from cluster.jobs.onhost import claim; claim.take(claim.Claim('theirs', 1, '', 0.0), sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", script, name], cwd=ROOT, check=True)
+    yield "theirs"
+    for holder in onhost.holders(name):
+        os.kill(holder.pid, signal.SIGKILL)
 
 
 def started(cluster: Cluster, master: Master, what: Trainer | Program, **options: Any) -> str:
@@ -64,13 +68,15 @@ def started(cluster: Cluster, master: Master, what: Trainer | Program, **options
 
 
 @each
-def test_hosts_on_which_another_s_processes_run_are_refused(here: Cluster, others: str, what: Any) -> None:
-    """Before anything is sent, built or submitted; with whose they are."""
+def test_hosts_that_another_job_has_claimed_are_refused(here: Cluster, others: str, what: Any) -> None:
+    """Before anything is planned, sent, built or submitted; with whose they are."""
     master = Master()
-    with pytest.raises(ConfigError, match=rf"hosts taken by {others}: its processes run on localhost; wait for it"):
+    with pytest.raises(
+        ConfigError, match=rf"hosts taken by {others} \(user .*\): localhost; wait for them with --queue"
+    ):
         started(here, master, what)
 
-    assert (1, []) == (master.plans, master.submitted)
+    assert (0, []) == (master.plans, master.submitted)
 
 
 @each

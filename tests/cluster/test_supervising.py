@@ -607,7 +607,7 @@ def test_a_host_that_hung_is_used_again_where_no_other_can_be_had(
 
     monkeypatch.setattr(healing, "next_hosts", next_hosts)
     monkeypatch.setattr(healing, "planned_on_master", lambda job, paths, hosts, np, attempt: job)
-    monkeypatch.setattr(healing.Healing, "_claim", lambda *_: None)
+    monkeypatch.setattr(healing.Healing, "_claim", lambda _, job, *__: job)
     monkeypatch.setattr(healing.Healing, "_announce", lambda *_: None)
     patience = SimpleNamespace(wait_for=lambda do, **_: do(), sleep=lambda s: pytest.fail("it waits"))
     parts: Any = (patience, SimpleNamespace(news=0), SimpleNamespace(say=said.append), SimpleNamespace(is_silent=False))

@@ -70,7 +70,12 @@ class Jobs:
         job = _json(f"{folder}/public.json")
         hosts = [host["address"] for host in job["hosts"]]
         chosen = {**{name: job.get(name) for name in _FROM_JOB}, **{name: state.get(name) for name in _FROM_STATE}}
-        return {**chosen, "hosts": hosts, "metrics": _last_row(f"{folder}/metrics.jsonl")}
+        return {
+            **chosen,
+            "hosts": hosts,
+            "slots": job.get("claimed", {}),
+            "metrics": _last_row(f"{folder}/metrics.jsonl"),
+        }
 
 
 def _json(path: str) -> Any:

@@ -1,0 +1,52 @@
+"""Slots that a training can have now, by the jobs' records and by the claims on the hosts themselves."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.jobs.claim import Claimed, claims_on
+from cluster.jobs.client import Listing
+from cluster.jobs.taken import Holder, hosts_free_for, queue
+from cluster.jobs.training import Training
+from cluster.jobs.turn import Waiting
+from cluster.launch.mpirun import hosts_for
+from cluster.ssh.fanout import Reach
+
+
+def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, training: Training, resumed: str = "") -> Training:
+    """Return the training on those of its hosts that it can have now.
+
+    resumed: id of the ended job whose next attempt it is.
+
+    Raises ConfigError that names a job which holds, or waits for, what it wants.
+    """
+    hosts = training.hosts if cluster.is_shared else hosts_for(training.hosts, training.np)  # else the master is first
+    one = Waiting(
+        job=resumed or training.name,
+        hosts=tuple(hosts),
+        np=training.np or sum(h.slots for h in hosts),
+        exclusive=training.exclusive,
+    )
+    known = [h for h in listing.holders if h.job != resumed]
+    claims, _ = claims_on(reach, hosts, besides=resumed)
+    going = [(view.job, view.status) for view in listing.jobs]
+    ids = {*(view.id for view in listing.jobs), *listing.damaged_ids}
+    found = hosts_free_for(one, queue(going), [*known, *_elsewhere(claims, ids)])
+    return dataclasses.replace(training, hosts=found) if found else training
+
+
+def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[Holder]:
+    """Return who holds hosts or slots by the hosts' own word, and is on no record here."""
+    return [
+        Holder(
+            job=one.name,
+            how=f"user {one.user}",
+            hosts=(host,),
+            slots={host.address: len(one.slots)} if one.slots else {},
+            is_elsewhere=True,
+        )
+        for host, found in claims.items()
+        for one in found
+        if one.job not in known
+    ]
