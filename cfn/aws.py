@@ -2,19 +2,23 @@
 
 import datetime
 import email.utils
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 from botocore.parsers import ResponseParserError
 
 from cluster.errors import ClusterError
 
+NODE = Path("/etc/dlami-cluster.conf")  # what first boot recorded
 CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_timeout=10, read_timeout=30)
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
@@ -42,23 +46,49 @@ class Aws:
     """Client factory for one region of the operator's account. Each task creates one and passes it on."""
 
     region: str
+    endpoint: str | None = None
+    """URL of an AWS that is not Amazon's, as a lab's. None: boto3 finds it in the environment."""
     _clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     _session: boto3.Session = field(default_factory=boto3.Session, compare=False, repr=False)
 
     def client(self, service: str) -> Any:
-        """Return a cached boto3 client. boto3 finds endpoint and credentials in its usual places."""
+        """Return a cached boto3 client. boto3 finds credentials in its usual places."""
         if service not in self._clients:
-            self._clients[service] = self._session.client(service, region_name=self.region, config=CONFIG)
+            self._clients[service] = self._session.client(
+                service, region_name=self.region, endpoint_url=self.endpoint, config=CONFIG
+            )
         return self._clients[service]
 
     def in_region(self, region: str) -> "Aws":
         """Return the same account in another region. It shares the session, so service models are loaded only once."""
-        return Aws(region, _session=self._session)
+        return Aws(region, self.endpoint, _session=self._session)
 
     def offers(self, service: str) -> bool:
         """Return True if AWS offers the service in this region, or if boto3 has no list of its regions."""
         known = self._session.get_available_regions(service, self._session.get_partition_for_region(self.region))
         return not known or self.region in known
+
+
+def aws_of_node(region: str, conf: Path = NODE) -> Aws:
+    """Return the client factory of this machine, at the endpoints that first boot recorded if it is a node.
+
+    A process that was started over ssh has none of first boot's environment. The endpoints are not put into ours,
+    which ranks would inherit.
+    """
+    recorded = {name: url for name, url in endpoints(conf).items() if name not in os.environ}
+    core = botocore.session.get_session()
+    if metadata := recorded.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        core.set_config_variable("ec2_metadata_service_endpoint", metadata)
+    return Aws(region, recorded.get("AWS_ENDPOINT_URL"), _session=boto3.Session(botocore_session=core))
+
+
+def endpoints(conf: Path) -> dict[str, str]:
+    """Return the AWS endpoints that first boot recorded on this node. Those of a lab differ from AWS's."""
+    try:
+        text = conf.read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r'^declare -\S+ (AWS_E\w+)="([^"\\]+)"$', text, re.M))
 
 
 def code_of(error: ClientError) -> str:

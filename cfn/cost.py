@@ -1,6 +1,6 @@
 """Cost of a cluster so far and its forecast: hours and dollars by host, from the history of its Auto Scaling groups.
 
-`python -m cfn.cost REGION STACK [--since T] [--until T]` prints a JSON object, for callers that may not import this.
+`python -m cfn.cost REGION STACK [--since T] [--until T]` prints a JSON object, for other programs.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from typing import Any
 from cfn.groups import group_names
 from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
 from cfn.template.design import TAG, bucket_and_prefix
+from cluster.clusterfile.eks import SUFFIX
 from cluster.clusterfile.model import ClusterFile
 
 LOOK = (
@@ -96,8 +97,6 @@ def orphans_policy() -> dict[str, Any]:
 
     The groups of a deleted Kubernetes carry only EKS's own tag, which holds the cluster's name.
     """
-    from cfn.eks.design import SUFFIX
-
     ours = {"Null": {f"aws:ResourceTag/{TAG}cluster": "false"}}
     of_eks = {"StringLike": {"aws:ResourceTag/eks:cluster-name": f"*{SUFFIX}"}}
     return document(

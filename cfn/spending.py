@@ -10,7 +10,6 @@ from cfn import blocks, cost, init_values, orphans, rights, stack
 from cfn.aws import Aws
 from cfn.eks import cost as eks_cost
 from cfn.eks import rights as eks_rights
-from cfn.eks.design import SUFFIX
 from cfn.tasks import answer, confirm, load, say
 from cluster.clusterfile.eks import EksSettings
 from cluster.errors import ClusterError, ConfigError
@@ -28,12 +27,12 @@ def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) 
     """
     file = load(path)
     aws = Aws(file.region)
-    is_on_eks = stack.find(aws, file.name + SUFFIX) is not None
+    is_on_eks = stack.find(aws, file.eks_stack) is not None
     if of_eks or (is_on_eks and stack.find(aws, file.name) is None):
         found, left = eks_cost.look(aws, file), _left_on_pods
     else:
         if is_on_eks:
-            say(f"{file.name + SUFFIX} is there, too: inv stack.cost --eks")
+            say(f"{file.eks_stack} is there, too: inv stack.cost --eks")
         found, left = cost.look(aws, file), _left_on_hosts
     if not no_jobs and any(h.span.ends is None for h in found.hosts):
         found = _with_forecast(found, lambda: left(str(cluster_file(path).resolve().parent)))

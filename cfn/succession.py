@@ -1,68 +1,39 @@
-"""Replacement of a dead host by a spare or a new instance, requested by a job's supervisor on the master.
+"""Replacement of a dead host by a spare or a new instance, with nothing but the node's role.
 
-`python -m cfn.succession REGION STACK VERB …` prints a JSON object. It needs only the node's role, and waits for
-nothing.
+`python -m cfn.succession REGION STACK hosts` prints the usable hosts as a JSON object. It is a process because
+`dlami-names`, which needs them, is root's program of the system's Python, and asks as the login user.
 """
 
 import argparse
 import json
-import os
-import re
 import sys
 from dataclasses import replace as with_
-from pathlib import Path
 from typing import Any
 
 from cfn import in_stack, stack, suspension
-from cfn.aws import Aws, asking
+from cfn.aws import Aws, asking, aws_of_node
 from cfn.hostfile import slots_of
 from cfn.hosts import Member, keep_ranks, read
 from cfn.hosts import hosts as usable_hosts
 from cluster.errors import ClusterError
 
-_NODE = Path("/etc/dlami-cluster.conf")
 GONE = 1000  # added to the rank of a host that is being terminated
 
 
 def main(argv: list[str]) -> int:
-    """Run one verb. Return the exit code."""
+    """Print the usable hosts. Return the exit code."""
     parser = argparse.ArgumentParser(prog="cfn.succession")
     parser.add_argument("region")
     parser.add_argument("stack")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("hosts")
-    for verb in ("take", "end"):
-        verbs.add_parser(verb).add_argument("host")
-        verbs.choices[verb].add_argument("rank", type=int)
-    verbs.choices["take"].add_argument("spare")
+    parser.add_argument("verb", choices=["hosts"])
     asked = parser.parse_args(argv)
-    os.environ.update({name: url for name, url in endpoints(_NODE).items() if name not in os.environ})
-    aws = Aws(asked.region)
+    aws = aws_of_node(asked.region)
     try:
-        outputs = stack.outputs(aws, asked.stack)
-        if asked.verb == "hosts":
-            said: dict[str, Any] = hosts(aws, asked.stack, outputs)
-        elif asked.verb == "take":
-            said = {"rank": take(aws, outputs, asked.host, asked.rank, asked.spare)}
-        else:
-            said = {"rank": end(aws, outputs, asked.host, asked.rank)}
+        print(json.dumps(hosts(aws, asked.stack, stack.outputs(aws, asked.stack))))
     except ClusterError as e:
         print(e, file=sys.stderr)
         return e.exit_code or 1
-    print(json.dumps(said))
     return 0
-
-
-def endpoints(conf: Path) -> dict[str, str]:
-    """Return the AWS endpoints that first boot recorded on this node. Those of a lab differ from AWS's.
-
-    A supervisor that was started over ssh has none of first boot's environment.
-    """
-    try:
-        text = conf.read_text(errors="replace")
-    except OSError:
-        return {}
-    return dict(re.findall(r'^declare -\S+ (AWS_E\w+)="([^"\\]+)"$', text, re.M))
 
 
 def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from botocore.exceptions import ClientError
 from cfn import prices, standing
 from cfn.aws import Aws, asking, code_of, pages
 from cfn.cost import ControlPlane, Cost, HostCost, activities, host_cost
-from cfn.eks.design import SUFFIX
 from cfn.eks.groups import scaling_groups
 from cfn.stack import StackError, find
 from cluster.clusterfile.model import ClusterFile
@@ -22,9 +21,9 @@ def look(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None)
     A node that is gone is priced by the stack's instance type, because the history does not record the node's own.
     Raises StackError if there is no such stack, AwsError if AWS cannot be queried.
     """
-    stack = find(aws, file.name + SUFFIX)
+    stack = find(aws, file.eks_stack)
     if stack is None:
-        raise StackError(f"there is no stack {file.name + SUFFIX} in {aws.region}; `inv eks.create` makes it")
+        raise StackError(f"there is no stack {file.eks_stack} in {aws.region}; `inv eks.create` makes it")
     now = until or datetime.datetime.now(datetime.UTC)
     with asking(f"looking at {stack.name}"):
         plane = _control_plane(aws, stack.name, now)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from cfn.template.design import TAG, Design
 from cluster.clusterfile.checks import FieldError, network_of
+from cluster.clusterfile.eks import SUFFIX
 from cluster.clusterfile.instance_types import hardware_of
 from cluster.clusterfile.model import ClusterFile, Guard, Master
 
-SUFFIX = "-eks"
 KEY_PENDING_DAYS = 7  # the minimum that KMS allows
 REGION = f"{TAG}region"  # a tag of roles: IAM knows no regions, and a cluster is in one
 LONGEST = 41 - len(SUFFIX)  # characters of a name in the cluster file
@@ -68,7 +68,7 @@ def file_for_eks(file: ClusterFile) -> ClusterFile:
         )
     return replace(
         file,
-        name=file.name + SUFFIX,
+        name=file.eks_stack,
         setup="",
         network=replace(network, public_subnet=""),
         nodes=replace(file.nodes, source="", workers=file.hosts - 1, spares=0, min_nodes=0),
@@ -77,12 +77,6 @@ def file_for_eks(file: ClusterFile) -> ClusterFile:
         access=replace(file.access, mode="ssm", ssh_from="", allow_wide=False, key_pair="", public_key=""),
         guard=Guard(idle_minutes=0),
     )
-
-
-def api_cidrs(file: ClusterFile) -> tuple[str, ...]:
-    """Return the networks that may reach the API: the operator's, and those that may reach services."""
-    own = (file.access.ssh_from,) if file.access.ssh_from else ()
-    return tuple(dict.fromkeys((*own, *file.eks.allow_cidrs)))
 
 
 def control_cidr(file: ClusterFile) -> str:

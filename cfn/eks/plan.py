@@ -7,7 +7,7 @@ from cfn import prices
 from cfn.aws import Aws
 from cfn.eks import preflight, template
 from cfn.eks.addons import BEFORE_NODES, FSX, ON_NODES
-from cfn.eks.design import SUFFIX, EksDesign
+from cfn.eks.design import EksDesign
 from cfn.plan import Plan, counted, instance_usd_per_hour
 from cfn.prices import PriceList
 from cfn.stack import find
@@ -117,7 +117,7 @@ class EksPlan(Plan):
 
 def make(aws: Aws, file: ClusterFile) -> EksPlan:
     """Return the plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected."""
-    stack = find(aws, file.name + SUFFIX)
+    stack = find(aws, file.eks_stack)
     pinned = stack.outputs if stack and stack.outputs else None
     designs = preflight.choices(aws, file, pinned)
     first = EksPlan(design=designs[0], designs=designs, choices=designs, body="", stack=stack, usd_per_hour=None)

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from cfn import account, preflight
 from cfn.aws import Aws, asking
-from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
+from cfn.eks.design import EksDesign, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
 from cfn.template.design import Design
 from cluster.clusterfile.checks import FieldError
@@ -45,7 +45,7 @@ def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -
                 second_zone=second,
                 second_subnet=subnets[second][1] if subnets else "",
                 control_cidr="" if subnets else control_cidr(own),
-                api_cidrs=api_cidrs(file),
+                api_cidrs=file.api_from,
                 operator=who,
             )
         )

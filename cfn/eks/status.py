@@ -7,7 +7,6 @@ from botocore.exceptions import ClientError
 
 from cfn import cost, prices
 from cfn.aws import Aws, asking, code_of, pages
-from cfn.eks.design import SUFFIX
 from cfn.plan import counted
 from cfn.rollback import way_out
 from cfn.stack import Event, Stack, StackError, events, find, first_cause
@@ -87,9 +86,9 @@ class EksStatus:
 
 def look(aws: Aws, file: ClusterFile) -> EksStatus:
     """Return the status of the EKS cluster of a cluster file. Raises StackError if there is none."""
-    stack = find(aws, file.name + SUFFIX)
+    stack = find(aws, file.eks_stack)
     if stack is None:
-        raise StackError(f"there is no stack {file.name + SUFFIX} in {aws.region}; `inv eks.create` makes it")
+        raise StackError(f"there is no stack {file.eks_stack} in {aws.region}; `inv eks.create` makes it")
     with asking(f"looking at {stack.name}"):
         try:
             parts, wanted = _parts(aws, stack.name)

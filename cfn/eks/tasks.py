@@ -7,7 +7,7 @@ from typing import Any
 from cfn import changes
 from cfn.aws import Aws
 from cfn.eks import life, plan, status
-from cfn.eks.design import KEY_PENDING_DAYS, SUFFIX, file_for_eks
+from cfn.eks.design import KEY_PENDING_DAYS, file_for_eks
 from cfn.failover import seconds_of
 from cfn.stack import Stack, StackError, find, resource_ids
 from cfn.tasks import answer, answer_plan, confirm, load, say
@@ -80,7 +80,7 @@ def _change(aws: Aws, made: plan.EksPlan, stack: Stack, yes: bool, dry_run: bool
 
 def kubeconfig_command(file: ClusterFile) -> list[str]:
     """Return the command that adds the cluster to kubectl's configuration, in the file's context."""
-    name = file.name + SUFFIX
+    name = file.eks_stack
     alias = file.eks.context or name
     return ["aws", "eks", "update-kubeconfig", "--region", file.region, "--name", name, "--alias", alias]
 
@@ -145,7 +145,7 @@ def _still_there(file: ClusterFile) -> list[str]:
 
 def _yours(file: ClusterFile) -> list[str]:
     """Return what was made for the cluster but is not part of the stack, and is never removed by us."""
-    context = file.eks.context or file.name + SUFFIX
+    context = file.eks.context or file.eks_stack
     return [
         f"kubectl's context {context}: kubectl config delete-context {context}",
         *([f"the image {file.eks.image} in its registry"] if file.eks.image else []),

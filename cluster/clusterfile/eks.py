@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cluster.clusterfile.checks import FieldError
 from cluster.errors import ConfigError
 
+SUFFIX = "-eks"  # of the name of its stack
 # Every node pulls the image at every start. Without a tag it would be `latest`, which changes.
 IMAGE = r"[a-z0-9][\w.:/-]{0,200}(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})"
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # RFC 1123, what Kubernetes takes as the name of most things

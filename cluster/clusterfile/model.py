@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.clusterfile.access import Access, check_mode
 from cluster.clusterfile.checks import FieldError, check_folder, match, network_of
-from cluster.clusterfile.eks import EksSettings
+from cluster.clusterfile.eks import SUFFIX, EksSettings
 from cluster.clusterfile.guard import Guard
 from cluster.clusterfile.network import Network
 from cluster.clusterfile.nodes import CHECKOUT, Master, Nodes
@@ -136,6 +136,17 @@ class ClusterFile:
         if self.guard.idle_minutes is None:
             return 0 if self.nodes.capacity == "capacity-block" else 60
         return self.guard.idle_minutes
+
+    @property
+    def eks_stack(self) -> str:
+        """The name of its stack on EKS, beside that of the bare cluster."""
+        return self.name + SUFFIX
+
+    @property
+    def api_from(self) -> tuple[str, ...]:
+        """Networks that may reach the Kubernetes API from outside: the operator's and those that may reach services."""
+        own = (self.access.ssh_from,) if self.access.ssh_from else ()
+        return tuple(dict.fromkeys((*own, *self.eks.allow_cidrs)))
 
     @property
     def is_guarded(self) -> bool:

@@ -57,12 +57,6 @@ class EksCluster:
         return self.file.storage.fsx_mount if self.file.storage.fsx_gib or self.settings.fsx else ""
 
     @property
-    def api_from(self) -> tuple[str, ...]:
-        """Networks that may reach the Kubernetes API from outside: the operator's and those that may reach services."""
-        own = (self.file.access.ssh_from,) if self.file.access.ssh_from else ()
-        return tuple(dict.fromkeys((*own, *self.settings.allow_cidrs)))
-
-    @property
     def gpus(self) -> int:
         """GPUs per node; 0 without GPUs."""
         return self.instance.gpus if self.instance else 0

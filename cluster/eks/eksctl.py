@@ -37,10 +37,10 @@ def cluster_config(cluster: EksCluster, second_zone: str = "") -> Document:
         "apiVersion": "eksctl.io/v1alpha5",
         "kind": "ClusterConfig",
         "metadata": {
-            "name": f"{cluster.name}-eks",
+            "name": cluster.file.eks_stack,
             "region": cluster.region,
             "version": cluster.settings.version,
-            "tags": {"dlami-cluster:cluster": f"{cluster.name}-eks"},
+            "tags": {"dlami-cluster:cluster": cluster.file.eks_stack},
         },
         **_network(cluster, second_zone),
         "accessConfig": {"authenticationMode": "API"},
@@ -60,8 +60,8 @@ def _network(cluster: EksCluster, second_zone: str) -> dict[str, Any]:
     """Return the network and API access: a new network in two zones, or the file's own subnets."""
     own = cluster.file.network
     api = {
-        "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(cluster.api_from)},
-        **({"publicAccessCIDRs": list(cluster.api_from)} if cluster.api_from else {}),
+        "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(cluster.file.api_from)},
+        **({"publicAccessCIDRs": list(cluster.file.api_from)} if cluster.file.api_from else {}),
     }
     if own.private_subnets:
         private = {f"private-{n}": {"id": subnet} for n, subnet in enumerate(own.private_subnets)}
@@ -101,7 +101,7 @@ def _nodes(cluster: EksCluster) -> dict[str, Any]:
         "disableIMDSv1": True,
         "disablePodIMDS": True,
         "nodeRepairConfig": {"enabled": True},
-        "tags": {"dlami-cluster:cluster": f"{cluster.name}-eks"},
+        "tags": {"dlami-cluster:cluster": cluster.file.eks_stack},
         **({"efaEnabled": True} if cluster.efa else {}),
         **({"spot": True} if own.capacity == "spot" else {}),
         **({"capacityReservation": reserved} if own.reservation else {}),

@@ -1,13 +1,10 @@
-"""Values that a cluster file leaves to its stack, such as the EFS file system, read from the stack by a subprocess."""
+"""Values that a cluster file leaves to its stack, such as the EFS file system, read from the stack."""
 
-import json
-import subprocess
-import sys
+from collections.abc import Mapping
 
 from cluster.eks.cluster import EksCluster, of_type, with_settings
-from cluster.errors import ConfigError
-from cluster.inventory import ROOT
-from cluster.ssh.onhost.telling_line import telling_line
+from cluster.errors import ClusterError, ConfigError
+from cluster.provider import provider, within
 
 _ANSWER_S = 60.0
 # What the file leaves open, and the remedy.
@@ -39,19 +36,15 @@ def with_type(cluster: EksCluster) -> EksCluster:
     return of_type(cluster, _asked(cluster, _TYPE)["InstanceType"]) if cluster.other_types else cluster
 
 
-def _asked(cluster: EksCluster, *lacking: tuple[str, str]) -> dict[str, str]:
-    """Return the stack's outputs. They come from a subprocess, because this package may not import cfn.
+def _asked(cluster: EksCluster, *lacking: tuple[str, str]) -> Mapping[str, str]:
+    """Return the stack's outputs.
 
     lacking: for each value, why it is needed and what the file may state instead. Raises ConfigError.
     """
-    words = [sys.executable, "-m", "cfn.eks.outputs", cluster.region, cluster.name]
     try:
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=_ANSWER_S, errors="replace")
-    except subprocess.TimeoutExpired:
-        raise _without(f"AWS gave no answer within {_ANSWER_S:g} s", lacking) from None
-    if done.returncode:
-        raise _without(telling_line(done.stderr) or "it said nothing", lacking)
-    answer: dict[str, str] = json.loads(done.stdout)
+        answer = within(_ANSWER_S, lambda: provider().outputs(f"{cluster.region}/{cluster.file.eks_stack}"))
+    except ClusterError as e:
+        raise _without(str(e), lacking) from None
     if not answer:
         raise _without(f"there is no cluster {cluster.name} on EKS in {cluster.region}", lacking)
     return answer

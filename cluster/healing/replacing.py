@@ -3,44 +3,50 @@
 The master calls AWS with its own role, in parallel to everything else.
 """
 
-import json
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from cluster.errors import ClusterError
 from cluster.healing.choice import Chosen
 from cluster.healing.memory import own_failures
 from cluster.hosts import Host
-from cluster.inventory import ROOT
 from cluster.jobs.presence import silent_hosts
-from cluster.ssh.onhost.telling_line import telling_line
+from cluster.provider import Provider, provider, within
 
 LOOK_S = 5.0  # between queries for successors, while one is awaited
 _ANSWER_S = 120.0
-Ask = Callable[[Sequence[str]], Any]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Request to the provider."""
+
+    verb: str  # take, end or hosts
+    address: str = ""  # of the dead host
+    rank: int = 0
+    spare: str = ""
 
 
 class Replacing:
     """Replacement of a stack's instances, in a thread of its own. Does nothing without a stack.
 
-    stack: its region and name, as `us-east-1/training`. say: called from that thread with AWS's errors.
+    stack: its region and name, as `us-east-1/training`. say: called from that thread with AWS's errors. stacks: their
+    provider, AWS by default.
     """
 
     def __init__(
         self,
         stack: str,
         say: Callable[[str], None],
-        ask: Ask | None = None,
+        stacks: Callable[[], Provider] = provider,
         look_s: float = LOOK_S,
         is_silent: Callable[[str], bool] = lambda address: bool(silent_hosts([address])),
     ) -> None:
-        self._is_of_a_stack, self._say, self._look_s, self._is_silent = bool(stack), say, look_s, is_silent
-        self._ask = ask or (lambda words: _ask_aws(stack, words))
-        self._todo: queue.SimpleQueue[tuple[str, ...] | None] = queue.SimpleQueue()
+        self._stack, self._say, self._look_s, self._is_silent = stack, say, look_s, is_silent
+        self._stacks = stacks
+        self._todo: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._begun: set[str] = set()  # addresses that are being replaced
         self._ranks: dict[str, int] = {}  # address of a terminated host -> the rank in the stack that its successor has
         self._hosts: list[Host] = []  # usable ones, by the last query
@@ -60,16 +66,16 @@ class Replacing:
         others = [h.address for h in job_hosts if not h.is_local]
         out = {**chosen.missing, **chosen.replaced}
         gone, silent = [a for a, u in out.items() if u.is_gone], {a for a, u in out.items() if u.is_silent}
-        for address in own_failures(gone, others) if self._is_of_a_stack else ():
+        for address in own_failures(gone, others) if self._stack else ():
             if address not in self._begun:
                 self._begun.add(address)
                 self._is_sick |= {address} - silent
                 spare = chosen.taken.get(address)
                 seat = next(s for s in chosen.seats if s.address == (spare or address))
                 if spare:
-                    self._todo.put(("take", address, str(seat.rank), spare))
-                self._todo.put(("end", address, str(seat.rank)))
-                self._todo.put(("hosts",))
+                    self._todo.put(_Request("take", address, seat.rank, spare))
+                self._todo.put(_Request("end", address, seat.rank))
+                self._todo.put(_Request("hosts"))
                 if self._thread.ident is None:
                     self._thread.start()
 
@@ -91,18 +97,29 @@ class Replacing:
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
-                words = self._todo.get(timeout=self._look_s if self._is_awaited() else None)
+                request = self._todo.get(timeout=self._look_s if self._is_awaited() else None)
             except queue.Empty:
-                words = ("hosts",)
-            if words is None:
+                request = _Request("hosts")
+            if request is None:
                 return
             try:
-                if words[0] == "end" and not self._is_still_gone(words[1]):
-                    self._begun.discard(words[1])  # it is back and usable
-                    continue
-                self._heard(words, self._ask(words))
-            except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as e:
-                self._tell(" ".join(words[:2]), str(e))
+                self._send(request)
+            except ClusterError as e:
+                self._tell(f"{request.verb} {request.address}".strip(), str(e))
+
+    def _send(self, request: "_Request") -> None:
+        """Send one request to the provider and take its answer. Raises ClusterError if there is none."""
+        stacks, stack = self._stacks(), self._stack
+        address, rank = request.address, request.rank
+        if request.verb == "hosts":
+            before, self._hosts = self._hosts, list(within(_ANSWER_S, lambda: stacks.hosts(stack)))
+            self.news += self._hosts != before
+        elif request.verb == "take":
+            within(_ANSWER_S, lambda: stacks.take(stack, address, rank, request.spare))
+        elif self._is_still_gone(address):
+            self._ranks[address] = within(_ANSWER_S, lambda: stacks.end(stack, address, rank))
+        else:
+            self._begun.discard(address)  # it is back and usable
 
     def _tell(self, what: str, trouble: str) -> None:
         if trouble != self._said:
@@ -121,30 +138,7 @@ class Replacing:
         """
         return address in self._is_sick or (self._is_silent(address) and self._is_silent(address))
 
-    def _heard(self, words: tuple[str, ...], said: Any) -> None:
-        if words[0] == "hosts":
-            before, self._hosts = self._hosts, [Host(**one) for one in said["hosts"]]
-            self.news += self._hosts != before
-        elif words[0] == "end":
-            self._ranks[words[1]] = int(said["rank"])
-
 
 def with_successors(seats: Sequence[Host], successors: dict[str, Host]) -> tuple[Host, ...]:
     """Return the seats with successors in place of the hosts that went."""
     return tuple(replace(s, address=successors[s.address].address) if s.address in successors else s for s in seats)
-
-
-def _ask_aws(stack: str, words: Sequence[str]) -> Any:
-    """Return the answer of `cfn.succession`. Raises ValueError with AWS's message if it fails."""
-    region, _, name = stack.partition("/")
-    asked = subprocess.run(
-        [sys.executable, "-m", "cfn.succession", region, name, *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=_ANSWER_S,
-        stdin=subprocess.DEVNULL,
-    )
-    if asked.returncode:
-        raise ValueError(telling_line(asked.stderr) or f"exit code {asked.returncode}")
-    return json.loads(asked.stdout)

@@ -2,20 +2,17 @@
 
 import contextlib
 import dataclasses
-import datetime
 import json
-import math
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.errors import ClusterError
 from cluster.files import write_json
-from cluster.inventory import ROOT
 from cluster.jobs.record import JobView
+from cluster.provider import Paid, provider, within
 from cluster.typed import from_json
 from cluster.user_folders import cache_folder
 
@@ -24,15 +21,6 @@ _STACKS = 4  # most stacks that a list queries, those of own jobs first: each ma
 _STACK = re.compile(r"[a-z]{2}(-[a-z]+)+-\d/[A-Za-z][A-Za-z0-9-]{0,127}")  # region and name
 LIST_S = 8.0  # limit on a list's query of AWS
 PAGE_S = 30.0  # limit on a page's query
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paid:
-    """Instance that the cluster has or had, with the time it was paid for and its price."""
-
-    begins: float  # seconds since 1970, as is `ends`
-    ends: float | None  # None: it still costs money
-    usd_per_hour: float | None  # None: unknown
 
 
 @dataclass(frozen=True)
@@ -98,22 +86,6 @@ def remembered(stack: str) -> Bill | None:
     return _kept(stack, _asked(stack, LIST_S))
 
 
-def bill_in(said: bytes) -> Bill | None:
-    """Parse the bill in the output of `cfn.cost`. Return None if it is malformed."""
-    try:
-        instances = tuple(
-            Paid(
-                begins=_seconds(one["begins"]),
-                ends=None if one["ends"] is None else _seconds(one["ends"]),
-                usd_per_hour=None if one["usd_per_hour"] is None else float(one["usd_per_hour"]),
-            )
-            for one in json.loads(said)["hosts"]
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return Bill(instances) if all(math.isfinite(one.usd_per_hour or 0.0) for one in instances) else None
-
-
 def _can_have_cost(job: JobView) -> bool:
     """Return True if the job can have a cost: it has begun, and its stack's name is well-formed.
 
@@ -123,17 +95,9 @@ def _can_have_cost(job: JobView) -> bool:
 
 
 def _asked(stack: str, limit_s: float) -> Bill | None:
-    """Return the bill that `cfn.cost` prints. It runs as a process, because nothing here imports `cfn`."""
-    region, _, name = stack.partition("/")
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(
-            [sys.executable, "-m", "cfn.cost", region, name],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-        )
-        return bill_in(said.stdout) if said.returncode == 0 else None
+    """Return the bill by AWS, or None if it cannot be queried from here."""
+    with contextlib.suppress(ClusterError):
+        return Bill(within(limit_s, lambda: provider().paid(stack)))
     return None
 
 
@@ -148,7 +112,3 @@ def _kept(stack: str, bill: Bill | None) -> Bill | None:
 
 def _file(stack: str) -> Path:
     return cache_folder() / "bills" / f"{stack.replace('/', '-')}.json"
-
-
-def _seconds(text: str) -> float:
-    return datetime.datetime.fromisoformat(text).timestamp()

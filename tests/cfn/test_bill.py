@@ -11,6 +11,7 @@ from cfn import cost
 from cfn.cost import ControlPlane, Cost, HostCost
 from cfn.eks import cost as eks_cost
 from cfn.prices import PriceList
+from cfn.provider import Stacks
 from cfn.stack import StackError
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError, NothingToDo
@@ -196,6 +197,18 @@ def test_a_process_answers_with_the_bill_between_two_times(
     assert 0 == cost.main(["us-east-1", "demo", "--since", "2027-01-01T01:00Z", "--until", "2027-01-01T03:00Z"])
     said = json.loads(capsys.readouterr().out)
     assert (4.0, 40.0, 0.0, 3) == (said["hours"], said["usd"], said["usd_per_day_besides"], len(said["hosts"]))
+
+
+def test_the_provider_s_bill_is_that_of_the_instances(priced: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their times as a job's cost needs them; a refusal is one line that says whom it is about."""
+    monkeypatch.setattr("cfn.in_stack.file_of", lambda aws, name: cluster(workers=1))
+    found = Stacks(lambda region: running()).paid("us-east-1/demo")
+    assert 3 == len(found) and {10.0} == {one.usd_per_hour for one in found}
+    assert [True, True, False] == sorted((one.ends is None for one in found), reverse=True)
+    assert all(one.begins >= T.timestamp() for one in found)
+    monkeypatch.setattr("cfn.in_stack.file_of", lambda aws, name: {}["ClusterFile"])
+    with pytest.raises(ClusterError, match=r"AWS about stack demo cannot be used: KeyError"):
+        Stacks(lambda region: running()).paid("us-east-1/demo")
 
 
 def on_eks(cluster_said: Any) -> Any:

@@ -11,8 +11,9 @@ import pytest
 
 from cfn import orphans
 from cfn.aws import Aws
-from cfn.eks import life, outputs, plan, tasks
+from cfn.eks import life, plan, tasks
 from cfn.eks.design import file_for_eks
+from cfn.provider import Stacks
 from cfn.stack import find
 from cfn.tasks import load
 from cluster.eks.document import read
@@ -73,7 +74,7 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
 
     assert 0 == typed("eks.plan", *given, "--json")
     assert [] == told(capsys)["changes"], "the same file renders the same template"
-    assert "fs-" == outputs.told(account, "demo")["FileSystem"][:3]
+    assert "fs-" == Stacks(lambda region: account).outputs("us-east-1/demo-eks")["FileSystem"][:3]
 
     assert 0 == typed("eks.status", *given, "--json")
     now = told(capsys)
@@ -89,7 +90,7 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     assert "~ Nodes (AWS::EKS::Nodegroup)  ScalingConfig" in said.err
     assert "demo-eks is ready: 3 nodes" in said.out
 
-    system = outputs.told(account, "demo")["FileSystem"]
+    system = Stacks(lambda region: account).outputs("us-east-1/demo-eks")["FileSystem"]
     assert 0 == typed("eks.delete", *given, "--dry-run", "--json")
     would = told(capsys)
     assert {"SharedFileSystem": system} == would["keeps"] and "SharedFileSystem" not in would["deletes"]
@@ -115,7 +116,7 @@ def test_a_lustre_that_stays_is_named_with_what_ends_it(
     """It is dear, and of no use once nobody knows of it; the question before the deletion names it, too."""
     Path(path).write_text(FILE.replace("[storage]", "[storage]\nfsx_gib = 1200"))
     made(path, account)
-    was = outputs.told(account, "demo")
+    was = Stacks(lambda region: account).outputs("us-east-1/demo-eks")
     assert 0 == typed("eks.delete", "--file", path, "--yes")
     text = capsys.readouterr().out
     lustre = was["FastFileSystem"]
@@ -159,7 +160,7 @@ def test_what_runs_there_is_for_the_type_that_had_room(
 
     scene("capacity", {"p4d.24xlarge": 0})
     life.make_where_there_is_room(account, plan.make(account, load(path)), lambda _: None)
-    assert "g5.12xlarge" == outputs.told(account, "demo")["InstanceType"]
+    assert "g5.12xlarge" == Stacks(lambda region: account).outputs("us-east-1/demo-eks")["InstanceType"]
 
     assert 0 == typed(*train)
     (job,) = read(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from cfnlint.api import lint
 from designs import SSM, VARIANTS, design
 
 from cfn.eks import template
-from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
+from cfn.eks.design import EksDesign, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
 from cfn.template.design import Design
 from cluster.clusterfile.checks import FieldError
@@ -34,7 +34,7 @@ def on_eks(d: Design) -> EksDesign:
         "second_zone": "us-east-1b",
         "second_subnet": "subnet-0123456789abcdef2" if has_vpc else "",
         "control_cidr": "" if has_vpc else control_cidr(own),
-        "api_cidrs": api_cidrs(d.file),
+        "api_cidrs": d.file.api_from,
         "operator": OPERATOR,
     }
     return EksDesign(**given)

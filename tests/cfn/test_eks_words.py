@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from designs import VARIANTS
 
-from cfn.eks import life, outputs, preflight, status, tasks
+from cfn.eks import life, preflight, status, tasks
 from cfn.eks.balancers import Balancer, balancers
 from cfn.eks.design import file_for_eks
 from cfn.eks.plan import EksPlan
 from cfn.eks.status import EksStatus, Part
 from cfn.prices import PriceList
+from cfn.provider import Stacks
 from cfn.removal import Step
 from cfn.stack import Stack, StackError
 from cfn.standing import Item
@@ -107,8 +108,16 @@ def test_a_status_that_nobody_may_see_is_refused() -> None:
     nothing = answering(cloudformation={"describe_stacks": refused("ValidationError", "demo-eks does not exist")})
     with pytest.raises(StackError, match=r"there is no stack demo-eks in us-east-1; `inv eks.create` makes it"):
         status.look(nothing, cluster())
-    assert {} == outputs.told(nothing, "demo")
-    assert {"FileSystem": "fs-1"} == outputs.told(there(), "demo")
+    assert {} == Stacks(lambda region: nothing).outputs("us-east-1/demo-eks")
+    assert {"FileSystem": "fs-1"} == Stacks(lambda region: there()).outputs("us-east-1/demo-eks")
+
+
+def test_no_outputs_are_told_where_nobody_may_look() -> None:
+    """With the reason; an answer that lacks what AWS's have is none either."""
+    for trouble, why in ((refused("AccessDenied"), "looking for stack demo-eks"), ({"Stacks": [{}]}, "cannot be used")):
+        account = answering(cloudformation={"describe_stacks": trouble})
+        with pytest.raises(ClusterError, match=why):
+            Stacks(lambda region, account=account: account).outputs("us-east-1/demo-eks")
 
 
 def planned(case: str, **changed: Any) -> EksPlan:

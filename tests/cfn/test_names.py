@@ -1,13 +1,14 @@
 """The names of the reference on a node: what its scripts read at the places where they look."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cfn import succession
+from cfn import aws
 from cluster.launch.onhost.names import (
     files,
     listed,
@@ -90,11 +91,19 @@ def test_the_examples_file_is_followed_until_it_is_edited(tmp_path: Path, there:
     assert [after, after] == [(folder / "hosts").read_text() for folder in (tmp_path, examples)]
 
 
-def test_a_supervisor_finds_aws_where_first_boot_did(tmp_path: Path) -> None:
+def test_a_supervisor_finds_aws_where_first_boot_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was started over ssh and has nothing of that environment; on AWS itself there is nothing to find."""
     conf = tmp_path / "dlami-cluster.conf"
     conf.write_text(
         'declare -- NAME="demo"\ndeclare -x AWS_ENDPOINT_URL="http://10.0.0.1:5000"\ndeclare -x AWS_EMPTY=""\n'
     )
-    assert {"AWS_ENDPOINT_URL": "http://10.0.0.1:5000"} == succession.endpoints(conf)
-    assert {} == succession.endpoints(tmp_path / "none")
+    assert {"AWS_ENDPOINT_URL": "http://10.0.0.1:5000"} == aws.endpoints(conf)
+    assert {} == aws.endpoints(tmp_path / "none")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    assert (
+        "http://10.0.0.1:5000"
+        == aws.aws_of_node("us-east-1", conf).in_region("eu-west-1").client("ec2").meta.endpoint_url
+    )
+    assert "AWS_ENDPOINT_URL" not in os.environ, "ranks that the supervisor starts would inherit it"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://10.0.0.2:5000")
+    assert "http://10.0.0.2:5000" == aws.aws_of_node("us-east-1", conf).client("ec2").meta.endpoint_url

@@ -135,7 +135,7 @@ class OfAStack(Replacing):
     """b's successor is there, and a spare that was started since."""
 
     def __init__(self) -> None:
-        super().__init__("us-east-1/training", print, ask=lambda _: None)
+        super().__init__("us-east-1/training", print)
         self._hosts = [Host(rank=1, address="n", slots=2), SPARES[0]]
         self._ranks = {"b": 1}
         self.told: list[Any] = []

@@ -1,16 +1,20 @@
 """What a job has cost so far: of hours and prices purely, by whom they are asked, and for how long they are believed."""
 
 import dataclasses
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.errors import ClusterError
 from cluster.jobs import cost
-from cluster.jobs.cost import Bill, Paid, bill_in, priced
+from cluster.jobs.cost import Bill, priced
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
+from cluster.provider import Paid
 from tests.cluster.jobs_here import a_job
 
 HOUR = 3600.0
@@ -105,13 +109,28 @@ def test_what_aws_said_is_believed_for_ten_minutes(monkeypatch: pytest.MonkeyPat
     assert 3 == len(asked)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"", b"[]", b"{}", b'{"hosts": [1]}', b'{"hosts": [{"begins": "now", "ends": null, "usd_per_hour": 1}]}',
-        b'{"hosts": [{"begins": "2027-01-01T00:00:00+00:00", "ends": null, "usd_per_hour": NaN}]}',
-        b'{"hosts": [{"begins": "2027-01-01T00:00:00+00:00", "ends": 7, "usd_per_hour": 1}]}',
-    ],
-)  # fmt: skip
-def test_an_answer_that_is_none_is_no_bill(said: bytes) -> None:
-    assert bill_in(said) is None
+class Silent:
+    """A provider that never answers, and one that refuses, by turns."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        self._ended, self.asked = ended, 0
+
+    def paid(self, stack: str) -> tuple[Paid, ...]:
+        self.asked += 1
+        if self.asked == 1:
+            self._ended.wait()
+        raise ClusterError(f"{stack}: no credentials")
+
+
+def test_a_provider_that_does_not_answer_holds_up_no_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor does one that refuses: the list has no prices then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cost, "LIST_S", 0.1)
+    ended = threading.Event()
+    silent = Silent(ended)
+    monkeypatch.setattr(cost, "provider", lambda: silent)
+    try:
+        assert [None, None] == [cost.remembered("r/s"), cost.remembered("r/other")]
+    finally:
+        ended.set()
+    assert 2 == silent.asked

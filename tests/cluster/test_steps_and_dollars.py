@@ -9,10 +9,11 @@ import pytest
 
 from cluster.jobs import cost
 from cluster.jobs import steps as cluster_steps
-from cluster.jobs.cost import Bill, Paid, priced
+from cluster.jobs.cost import Bill, priced
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.steps import Step, Steps
+from cluster.provider import Paid
 from tests.cluster.jobs_here import a_job
 
 T = 1_800_000_000.0

@@ -140,6 +140,7 @@ def ask(login: str, project: str, region: str, name: str) -> str:
 
     A project folder that is a link, or that another user owns, is refused: its owner's program would run here.
     """
+    # A process, because this is root's program of the system's Python: the project's runs as the login user.
     words = [f"{project}/.venv/bin/python", "-m", "cfn.succession", region, name, "hosts"]
     with contextlib.suppress(OSError, KeyError, subprocess.SubprocessError):
         user, found = pwd.getpwnam(login), os.lstat(project)
