@@ -279,6 +279,18 @@ def test_a_file_takes_the_place_of_an_empty_folder_and_of_what_was_left_half(
     assert "d.tar: no such file" in said_by(monkeypatch, str(host), [row("b", b"x")], "d")["error"]
 
 
+def test_a_damaged_archive_changes_no_file_of_the_project(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many zeros as a crash may leave: the archive goes, and the next sync sends it again."""
+    archived(tmp_path / "c.tar", {"a": b"\0" * 5})
+    host.mkdir()
+    (host / "a").write_text("old")
+    said = said_by(monkeypatch, str(host), [row("a", b"print")], "c")["error"]
+    assert "c.tar is damaged: a is not what was sent" in said
+    assert ("old", False) == ((host / "a").read_text(), (tmp_path / "c.tar").exists())
+
+
 @pytest.mark.parametrize(
     ("code", "there", "said"),
     [
