@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rounds, scaling, scaling_rank, yardstick  # noqa: E402
 from cluster.files import write_atomically  # noqa: E402
 from cluster.inventory import load_cluster  # noqa: E402
-from cluster.lab import lab as labs  # noqa: E402
+from lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
 from cluster.ssh.fanout import Reach  # noqa: E402
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 def be_a_rank(folder: Path, times: int) -> None:
     """Rank 0 keeps its seconds."""
-    from trainer.ranks import Gather, start
+    from trainer.common.ranks.horovod_rank import Gather, start
 
     ranks = start(1)
     gather = Gather(ranks.threads)

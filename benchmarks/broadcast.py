@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 from cluster.ssh.fanout import Reach
 
 sys.path.insert(0, str(Path(__file__).parent))

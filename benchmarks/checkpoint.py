@@ -35,14 +35,14 @@ TIMEOUT_S = 3600
 
 def measure(folder: Path, times: int, steps: int, size: int) -> None:
     """Prints, as JSON, the seconds of each kind of window, and of the main thread's part of a checkpoint behind."""
-    from trainer.ranks import start
+    from trainer.common.ranks.horovod_rank import start
 
     start(2)
-    from trainer.checkpoint import Folder
+    from trainer.common.checkpoints.checkpoint import Folder
     from trainer.resnet50.config import Config
     from trainer.resnet50.images import synthetic
     from trainer.resnet50.step import Learner
-    from trainer.saving import Saver
+    from trainer.common.checkpoints.background_save import Saver
 
     config = Config(model="resnet50", synthetic=True, image_size=size, batch_size=8, num_batches=1)
     learner = Learner(config, classes=1000)

@@ -30,14 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobpage.facts import read_facts
-from cluster.jobpage.page import MOST_BYTES, page
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from cluster.jobs.master.facts import read_facts
+from cluster.report.page import MOST_BYTES, page
+from lab import lab as labs
+from lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
-from cluster.top.gather import FRAME_S, SPREAD_S, Gatherer
-from cluster.top.seen import Frame
+from cluster.top.collector import FRAME_S, SPREAD_S, Gatherer
+from cluster.top.snapshot import Frame
 from cluster.top.table import View, lines
 from tests.cluster.made_job import made_job, write_metrics
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from fabric import ThreadingGroup
 
 from cluster.inventory import Cluster, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 

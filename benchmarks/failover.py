@@ -41,7 +41,7 @@ def main(times: int = 7) -> None:
     from cfn.aws import Aws
     from cluster.clusterfile import text
     from cfn.template.design import TAG
-    from cluster.lab.aws import start
+    from lab.aws import start
 
     with start(scale=0.05, tag_prefix=TAG) as fake, tempfile.TemporaryDirectory() as made:
         os.environ |= {

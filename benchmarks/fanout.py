@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs, nodes
-from cluster.lab.record import Lab
+from lab import lab as labs, nodes
+from lab.record import Lab
 from cluster.ssh.fanout import Reach, wait_until
 from cluster.ssh.options import agent_command, way_to
 

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster.healing.history import History
+from cluster.recovery.history import History
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 from cluster.ssh import connections
 from cluster.typed import from_json
 

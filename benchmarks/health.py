@@ -12,12 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a file, from anywhere
 
-from cluster.health.look import look_at_hosts  # noqa: E402
+from cluster.health.quick_check import look_at_hosts  # noqa: E402
 from cluster.health.net import measure_pairs  # noqa: E402
 from cluster.health.pairing import pair_problems  # noqa: E402
 from cluster.health.report import Report  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
-from cluster.lab import lab as labs  # noqa: E402
+from lab import lab as labs  # noqa: E402
 from cluster.ssh.fanout import Reach  # noqa: E402
 from tests.health import faults  # noqa: E402
 

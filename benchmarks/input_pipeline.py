@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import rounds, tf_cnn  # noqa: E402
 from benchmarks.lockstep import Cost  # noqa: E402
-from trainer import dataset, records  # noqa: E402
+from trainer.common.data import dataset, records  # noqa: E402
 
 SHORTER_SIDE = 400  # the drawn originals are near 450 pixels, as ImageNet's most are near the 480 they are shrunk to
 CORES = len(os.sched_getaffinity(0))

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import tensorpack_example, tensorpack_race, yardstick  # noqa: E402
 from benchmarks.maskrcnn_setup import FULL, MPIRUN, REDUCED, sizes  # noqa: E402
-from trainer import metrics  # noqa: E402
+from trainer.common.ranks import metrics  # noqa: E402
 from trainer.coco.annotations import CocoSet, Picture, read_set  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
 from trainer.maskrcnn.config import Config  # noqa: E402
@@ -167,7 +167,7 @@ def evaluation(data: Path, out: Path) -> list[Row]:
     """The newest checkpoint of the 800/1333 run on the validation images."""
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom trainer.coco.annotations import read_set\n"
-        "from trainer.maskrcnn.saved import detector_of_job\n"
+        "from trainer.maskrcnn.checkpoint_loader import detector_of_job\n"
         "_, d = detector_of_job(Path(sys.argv[1]), [], threads=2)\n"
         "p = read_set(Path(sys.argv[2]), 'val2017').pictures\n"
         "times = []\nfor _ in range(2):\n    times.clear()\n    before = time.monotonic()\n"

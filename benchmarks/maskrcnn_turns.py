@@ -3,14 +3,14 @@
 import sys
 
 from benchmarks.lockstep import Turns
-from trainer.maskrcnn import __main__, tower
-from trainer.maskrcnn.attempt import Attempt
+from trainer.maskrcnn import __main__, tensorpack_trainer
+from trainer.maskrcnn.train_loop import Attempt
 
 
 def main() -> None:
     """Trains."""
     turns = Turns()
-    step = tower.HorovodSteps.run_step
+    step = tensorpack_trainer.HorovodSteps.run_step
     begin_evaluation, finish_evaluation = Attempt._start_evaluation, Attempt._finish_evaluation
 
     def begin(attempt: Attempt) -> None:
@@ -21,7 +21,7 @@ def main() -> None:
         finish_evaluation(attempt)
         turns.end({name: attempt.scores[name] for name in ("box_ap", "mask_ap")})
 
-    tower.HorovodSteps.run_step = lambda self: turns.take(lambda: step(self))  # type: ignore[method-assign]
+    tensorpack_trainer.HorovodSteps.run_step = lambda self: turns.take(lambda: step(self))  # type: ignore[method-assign]
     Attempt._start_evaluation, Attempt._finish_evaluation = begin, finish  # type: ignore[method-assign]
     sys.exit(__main__.main())
 

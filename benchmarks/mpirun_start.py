@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.ssh import connections
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
+from lab import lab as labs
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import agent_command, way_to
 

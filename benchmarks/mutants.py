@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("cfn", "cluster", "trainer")
-FAKES = ("cluster/lab/aws", "cluster/lab/kube")  # the stand-ins for AWS and Kubernetes are tools of the tests
+PACKAGES = ("cfn", "cluster", "dlami", "eks", "lab", "trainer")
+FAKES = ("lab/aws", "lab/kube")  # the stand-ins for AWS and Kubernetes are tools of the tests
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rounds  # noqa: E402
 from benchmarks.input_pipeline import write_raw  # noqa: E402
 from trainer.imagenet.convert import Options, convert  # noqa: E402
-from trainer.jpeg import read_header  # noqa: E402
+from trainer.common.data.jpeg import read_header  # noqa: E402
 from trainer.imagenet.raw import read_raw  # noqa: E402
 from trainer.imagenet.shards import ImageOptions  # noqa: E402
 

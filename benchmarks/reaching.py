@@ -124,7 +124,7 @@ class Reach:
         """Dotted name -> path, of the product and of the tests."""
         paths = (
             p.relative_to(self._root)
-            for top in ("cfn", "cluster", "trainer", "dlami", "tests")
+            for top in ("cfn", "cluster", "trainer", "dlami", "eks", "lab", "tests")
             for p in (self._root / top).rglob("*.py")
         )
         return {".".join(p.with_suffix("").parts).removesuffix(".__init__"): p.as_posix() for p in paths}

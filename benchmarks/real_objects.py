@@ -29,9 +29,9 @@ from benchmarks import rounds, tensorpack_race  # noqa: E402
 from benchmarks.lockstep import Side  # noqa: E402
 from benchmarks.maskrcnn_setup import PHOTOGRAPHS, chosen, sizes  # noqa: E402
 from benchmarks.tensorpack_example import changed, ours, theirs  # noqa: E402
-from cluster.lab import lab as labs  # noqa: E402
-from cluster.lab.record import SHARED  # noqa: E402
-from trainer import metrics  # noqa: E402
+from lab import lab as labs  # noqa: E402
+from lab.record import SHARED  # noqa: E402
+from trainer.common.ranks import metrics  # noqa: E402
 
 SHORT, LONG, STEPS, DROP, EVERY, TIMEOUT_S = 192, 256, 2400, 1800, 200, 3000
 """Steps are of one image; an evaluation comes after every so many."""

@@ -63,7 +63,7 @@ def run(*words: object) -> str:
 def ours(shards: Path, start: Path, folder: Path, *, ranks: int, parts: int, seed: int) -> Curve:
     """[epoch, top-1] of each evaluation, on two threads in all."""
     from tests.trainer.conftest import MPIRUN
-    from trainer import metrics
+    from trainer.common.ranks import metrics
 
     words = ("--data-dir", shards, "--load", start, "--job-dir", folder, *FLAGS)
     words += ("--batch-size", BATCH // ranks, "--accumulate", parts, "--threads", 2 // ranks, "--seed", seed)
@@ -77,11 +77,11 @@ def theirs(shards: Path, start: Path, parts: int, seed: int) -> Curve:
     import torch
     import torchvision
 
-    from trainer import dataset
+    from trainer.common.data import dataset
     from trainer.resnet50.reader import Reader
     from trainer.resnet50_torch import images
     from trainer.resnet50_torch.decoders import Decoders
-    from trainer.schedule import Schedule
+    from trainer.common.ranks.schedule import Schedule
 
     torch.set_num_threads(1)
     train, judged = (Reader(dataset.find_split(shards, split).index()) for split in ("train", "validation"))

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 from cluster.ssh import connections
 from tests import dead_server
 from tests.faults.breaking import LOOPS
@@ -36,7 +36,7 @@ from tests.faults.breaking import LOOPS
 if TYPE_CHECKING:
     from cfn.aws import Aws
     from cluster.inventory import Cluster
-    from cluster.lab.aws.driver import LabDriver
+    from lab.aws.driver import LabDriver
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import RESULTS, write
@@ -162,11 +162,11 @@ _ROUNDS = itertools.count(1)  # the fake account of one process remembers the ro
 def measured_by_replacement() -> dict[str, float]:
     """The same where a stack's dead host is replaced by its master's role, on the fake AWS, whose hosts really boot."""
     from cfn.aws import Aws
-    from cfn.lab_aws import LAB_SCALE
+    from dlami.fake_aws import LAB_SCALE
     from cfn.template.design import TAG
-    from cluster.lab import network
-    from cluster.lab.aws import start
-    from cluster.lab.aws.driver import LabDriver, empty_lab
+    from lab import network
+    from lab.aws import start
+    from lab.aws.driver import LabDriver, empty_lab
 
     keys = {"AWS_ACCESS_KEY_ID": "fake", "AWS_SECRET_ACCESS_KEY": "fake", "AWS_DEFAULT_REGION": "us-east-1"}
     with labs.locked():
@@ -206,7 +206,7 @@ def stack_of_four(account: "Aws", driver: "LabDriver", url: str, kept: str) -> "
     """Its hosts by a hostfile in this folder; its master has the role that replaces."""
     from cfn import create, hostfile, plan
     from cluster.clusterfile import text
-    from cfn.lab_aws import cluster_values
+    from dlami.fake_aws import cluster_values
     from cluster import written
     from cluster.inventory import load_cluster
     from cluster.ssh.fanout import Reach

@@ -32,11 +32,11 @@ def ours(batch: int, size: int, *flags: str, device: str = "cpu") -> Callable[[]
     """A step of the trainer, read."""
     import torch
 
-    from trainer.ranks import Ranks
+    from trainer.common.ranks.horovod_rank import Ranks
     from trainer.resnet50.start import parse
     from trainer.resnet50_torch.config import Config
     from trainer.resnet50_torch.images import synthetic
-    from trainer.resnet50_torch.ranks import World
+    from trainer.resnet50_torch.process_group import World
     from trainer.resnet50_torch.step import Learner
 
     words = ["--synthetic", "--num-batches", "1", "--batch-size", str(batch), "--image-size", str(size), *flags]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
+from lab import lab as labs
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 

@@ -30,8 +30,8 @@ from cfn.estimate.layers import network  # noqa: E402
 from cfn.estimate.slower_links import GRADIENT_BYTES, Parts, step_s  # noqa: E402
 from cluster.hosts import Host, hostfile  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
-from cluster.lab import lab as labs  # noqa: E402
-from cluster.lab.record import Lab  # noqa: E402
+from lab import lab as labs  # noqa: E402
+from lab.record import Lab  # noqa: E402
 from cluster.launch.facts import survey  # noqa: E402
 from cluster.launch.mpirun import command_line, plan_launch  # noqa: E402
 from cluster.ssh import connections  # noqa: E402

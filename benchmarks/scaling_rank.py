@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     a = parser.parse_args()
-    from trainer.ranks import Gather, start
+    from trainer.common.ranks.horovod_rank import Gather, start
 
     ranks = start(1)
     gather = Gather(ranks.threads)

@@ -45,7 +45,7 @@ def main(runs: int = 7) -> None:
     from cfn.aws import Aws
     from cluster.clusterfile.model import Access, ClusterFile, Nodes, Storage
     from cfn.template.design import TAG
-    from cluster.lab.aws import start
+    from lab.aws import start
 
     with start(scale=0.05, tag_prefix=TAG) as fake:
         os.environ |= {

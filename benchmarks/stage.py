@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.ssh import connections
 from cluster.inventory import ROOT, load_cluster
-from cluster.lab import lab as labs
+from lab import lab as labs
 from cluster.ssh.fanout import Reach
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import rounds  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
-from cluster.lab import lab as labs  # noqa: E402
+from lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
 from cluster.ssh.fanout import Reach  # noqa: E402
 

@@ -52,18 +52,18 @@ def measure(job: Path, is_plain: bool) -> None:
         spent.append(time.process_time())
 
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    from trainer import heap
+    from trainer.common.ranks import gc_freeze
 
-    heap.spare_start()  # as `trainer.ranks.start` does, which imports Horovod itself
+    gc_freeze.spare_start()  # as `trainer.common.ranks.horovod_rank.start` does, which imports Horovod itself
     import horovod.tensorflow as hvd
 
     mark()
-    from trainer.ranks import start
+    from trainer.common.ranks.horovod_rank import start
 
     ranks = start(2)
     mark()
-    from trainer.metrics import Writer
-    from trainer.resnet50.attempt import Attempt
+    from trainer.common.ranks.metrics import Writer
+    from trainer.resnet50.train_loop import Attempt
     from trainer.resnet50.config import Config
     from trainer.resnet50.horovod import engine
     from trainer.resnet50.plan import look_up, make_plan

@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 
 sys.path.insert(0, str(Path(__file__).parent))
 import verdicts_program

@@ -20,7 +20,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, access_of
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, trouble
+from cluster.ssh.noise_filter import marked, trouble
 from cluster.sync.archive import compressed, write_archive
 from cluster.sync.snapshot import take
 from cluster.terminal import counted

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cfn import in_stack, prices, stack, standing
+from cfn import fixed_costs, in_stack, prices, stack
 from cfn.aws import Aws, asking, pages
 from cfn.hosts import read
 from cluster.clusterfile.model import ClusterFile
@@ -87,7 +87,7 @@ class Cost:
 
     cluster: str
     hosts: tuple[HostCost, ...]
-    items: tuple[standing.Item, ...]  # what is billed besides its instances
+    items: tuple[fixed_costs.Item, ...]  # what is billed besides its instances
     forecast: Forecast | None = None
     control_plane: ControlPlane | None = None  # of a cluster on EKS, while it exists
 
@@ -138,7 +138,9 @@ class Cost:
             lines.append("the capacity block was paid in advance: it is in no sum here but that of another price")
         if self.usd is None:
             lines.append("a price is unknown: set nodes.usd_per_hour or master.usd_per_hour in the cluster file")
-        lines.append(f"besides   {prices.dollars(standing.total(self.items))} USD per day: storage, addresses, way out")
+        lines.append(
+            f"besides   {prices.dollars(fixed_costs.total(self.items))} USD per day: storage, addresses, way out"
+        )
         if self.forecast:
             lines.append(f"forecast  {self.forecast}")
         return "\n".join(lines)
@@ -150,7 +152,7 @@ class Cost:
             "usd": self.usd,
             "other_usd": self.other_usd,
             "usd_per_hour": self.usd_per_hour,
-            "usd_per_day_besides": standing.total(self.items),
+            "usd_per_day_besides": fixed_costs.total(self.items),
             "hosts": [h.as_json() for h in self.hosts],
             "control_plane": self.control_plane.as_json() if self.control_plane else None,
             "besides": [i.as_json() for i in self.items],
@@ -203,7 +205,7 @@ def look(
                 one = host_cost(file, price_list, role, span, hours, kind or outputs["InstanceType"], outputs["Zone"])
                 member = own.get(span.instance_id)
                 found.append(replace(one, rank=member.rank, address=member.address) if member else one)
-    items = standing.standing(aws, file, there) if besides else ()
+    items = fixed_costs.standing(aws, file, there) if besides else ()
     return Cost(cluster=file.name, hosts=tuple(sorted(found, key=_order)), items=items)
 
 

@@ -4,18 +4,18 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cfn import drift, lease
+from cfn import drift, guard_deadline
 from cfn.aws import Aws, AwsError, asking
+from cfn.capacity import NoCapacity, Room, Tried
 from cfn.checkout import Checkout
 from cfn.groups import group_names
 from cfn.hosts import Member, hosts
+from cfn.live_view import shown
 from cfn.plan import Plan
 from cfn.progress import Show, Watch, failure, follow, part_of, retained
 from cfn.ready import wait_for_nodes
 from cfn.rollback import way_out
-from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Stack, StackError, find, get, resources
-from cfn.tree import shown
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import NothingToDo
 
@@ -41,7 +41,7 @@ def create(
     stack = begin(aws, plan, keep_failed)
     planned = json.loads(plan.body)["Resources"]
     parts = {name: part_of(resource["Type"]) for name, resource in planned.items()}
-    guard = lease.OfNewGroups(aws, file, show)
+    guard = guard_deadline.OfNewGroups(aws, file, show)
     watch = Watch(aws, stack, show, group_names(file), parts, on_story=guard.look)
     room = Room(watch, plan.design)
     with shown(watch, parts) as tree:

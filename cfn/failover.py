@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from cfn import account
+from cfn import named_resources
 from cfn import plan as plans
 from cfn.aws import Aws
+from cfn.capacity import NoCapacity, Tried
 from cfn.checkout import Checkout
 from cfn.create import create
 from cfn.hosts import Member
 from cfn.plan import Plan
 from cfn.progress import Show
-from cfn.room import NoCapacity, Tried
 from cfn.template.design import Design
 from cluster.errors import ConfigError
-from cluster.healing.notify import Event, Message, Undelivered, deliver
+from cluster.notify import Event, Message, Undelivered, deliver
 from cluster.terminal import counted
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def when_begun(design: Design, show: Show, wait_s: float) -> float:
 
     Raises FieldError if `wait_s` is shorter than that.
     """
-    if left_s := account.check_begun(*begins_of(design), wait_s):
+    if left_s := named_resources.check_begun(*begins_of(design), wait_s):
         show(f"{design.file.nodes.reservation} begins at {design.reservation_begins}: waiting for it")
         time.sleep(left_s)
     return wait_s - left_s

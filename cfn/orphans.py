@@ -11,17 +11,17 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn import prices, tagged
+from cfn import orphan_kinds, prices
 from cfn.aws import FAILED, Aws, asking, code_of, message_of, pages
-from cfn.eks import left
-from cfn.eks.left import OF_EKS
+from cfn.orphan_kinds import STACK_ID, Tagged, tags_of
 from cfn.prices import PriceList
-from cfn.tagged import STACK_ID, Tagged, tags_of
 from cluster.terminal import counted
+from eks.stack import orphans
+from eks.stack.orphans import OF_EKS
 
 _AT_ONCE = 8  # regions
 _OF_EKSCTL = "alpha.eksctl.io/cluster-name"  # eksctl's own tag of its stacks and of what they make
-KINDS = (*left.KINDS, *tagged.KINDS)
+KINDS = (*orphans.KINDS, *orphan_kinds.KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)

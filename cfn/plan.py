@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cfn import frameworks, lease, preflight
+from cfn import frameworks, guard_deadline, preflight
 from cfn.aws import Aws
-from cfn.estimate.choice import better
+from cfn.estimate.alternatives import better
 from cfn.estimate.layers import network
 from cfn.estimate.machines import machine
 from cfn.estimate.step import Training, step
@@ -72,7 +72,7 @@ class Plan:
                 f"storage   EFS {file.storage.efs or 'new, kept when the stack goes'} at {file.shared}{fsx}",
                 f"template  {len(self.body.encode())} bytes, {counted(len(template.stack(d).resources), 'resource')}",
                 f"cost      {self.cost}",
-                f"guard     {lease.terms(file)}",
+                f"guard     {guard_deadline.terms(file)}",
             ]
         )
 
@@ -216,7 +216,7 @@ def of(aws: Aws, design: Design, plan: Plan) -> Plan:
     price_list = PriceList(aws)
     each = instance_usd_per_hour(price_list, design, "worker")
     master = instance_usd_per_hour(price_list, design, "master")
-    design = lease.priced(design, each, master)
+    design = guard_deadline.priced(design, each, master)
     return replace(plan, design=design, body=template.body(design), usd_per_hour=each, master_usd_per_hour=master)
 
 

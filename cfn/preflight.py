@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn import account, source
+from cfn import named_resources, source
 from cfn.aws import Aws, asking, code_of, pages
 from cfn.disks import check_default_key
 from cfn.frameworks import check_image
@@ -50,13 +50,13 @@ def choices(
             if pinned is None and with_image:
                 check_image(kind.name, file.nodes.ami)
         master = _master(aws, file)
-        subnets = account.subnets(aws, file, file.nodes.pool + 4 if pinned is None else 0)
-        reservation = account.reservation(aws, file)
+        subnets = named_resources.subnets(aws, file, file.nodes.pool + 4 if pinned is None else 0)
+        reservation = named_resources.reservation(aws, file)
         _key_pair(aws, file)
         if pinned is None:
             check_default_key(aws, file)
             check_network_quotas(aws, file)
-        account.check_buckets(aws, file)
+        named_resources.check_buckets(aws, file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:
             cidr = aws.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
@@ -67,9 +67,9 @@ def choices(
             instance=kinds[0],
             master=master,
             vpc_cidr=cidr,
-            block_ends=account.block_ends(reservation),
-            reservation_begins=account.begins(reservation),
-            reserved_group=account.reserved_group(reservation),
+            block_ends=named_resources.block_ends(reservation),
+            reservation_begins=named_resources.begins(reservation),
+            reserved_group=named_resources.reserved_group(reservation),
             source_version=source.version(aws, file, pinned),
             setup=read_script(Path(file.setup)) if file.setup else None,
         )
@@ -99,7 +99,7 @@ def _of_type(
     check_quotas(aws, design)
     found = []
     for zone in zones:
-        address, group = account.mount_target(aws, file, zone, file.network.vpc, pinned)
+        address, group = named_resources.mount_target(aws, file, zone, file.network.vpc, pinned)
         there = replace(design, zone=zone, subnets=subnets.get(zone, ("", "")), ami=ami, root_device=device)
         found.append(replace(there, efs_address=address, efs_group=group))
     return found

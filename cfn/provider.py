@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from cfn import cost, in_stack, succession
+from cfn import cost, in_stack, replace_instance
 from cfn.aws import FAILED, Aws, aws_of_node
 from cfn.stack import find
 from cfn.stack import outputs as outputs_of
@@ -40,15 +40,15 @@ class Stacks:
 
     def hosts(self, stack: str) -> tuple[Host, ...]:
         with self._asked(stack) as (aws, name):
-            return tuple(Host(**one) for one in succession.hosts(aws, name, outputs_of(aws, name))["hosts"])
+            return tuple(Host(**one) for one in replace_instance.hosts(aws, name, outputs_of(aws, name))["hosts"])
 
     def take(self, stack: str, address: str, rank: int, spare: str) -> None:
         with self._asked(stack) as (aws, name):
-            succession.take(aws, outputs_of(aws, name), address, rank, spare)
+            replace_instance.take(aws, outputs_of(aws, name), address, rank, spare)
 
     def end(self, stack: str, address: str, rank: int) -> int:
         with self._asked(stack) as (aws, name):
-            return succession.end(aws, outputs_of(aws, name), address, rank)
+            return replace_instance.end(aws, outputs_of(aws, name), address, rank)
 
     def outputs(self, stack: str) -> Mapping[str, str]:
         with self._asked(stack) as (aws, name):

@@ -3,7 +3,7 @@
 from cfn.progress import Show
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster, load_cluster
-from cluster.jobs.client import opened
+from cluster.jobs.client.client import opened
 from cluster.jobs.record import JobView
 from cluster.jobs.state import JobState
 from cluster.locate import cluster_file

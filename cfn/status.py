@@ -4,14 +4,14 @@ import datetime
 from dataclasses import dataclass
 from typing import Any
 
-from cfn import drift, in_stack, lease, suspension
+from cfn import drift, guard_deadline, in_stack, suspension
 from cfn.aws import Aws, asking, pages
+from cfn.fixed_costs import Item, standing, text, total
 from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import boots, failed_launches
 from cfn.rollback import way_out
 from cfn.stack import Event, Resource, Stack, StackError, events, first_cause, get
-from cfn.standing import Item, standing, text, total
 from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
@@ -180,14 +180,14 @@ def look(aws: Aws, file: ClusterFile) -> Status:
         )
     members = read(aws, {"MasterGroup": names[0], "WorkerGroup": names[1]})
     values = _values(aws, file)
-    ends = lease.ends(aws, file) if any(g["MaxSize"] for g in found) else {}
+    ends = guard_deadline.ends(aws, file) if any(g["MaxSize"] for g in found) else {}
     wanted = {names[0]: 1, names[1]: (values or file).nodes.pool}
     is_stopped = bool(found) and not any(g["MaxSize"] for g in found)
     return Status(
         billed=standing(aws, values or file, stack) if is_stopped else (),
         stack=stack,
         ends=min(ends.values(), default=None),
-        guard_trouble=lease.trouble(values, ends) if values else "",
+        guard_trouble=guard_deadline.trouble(values, ends) if values else "",
         is_bare=not (values or file).nodes.source,
         groups=tuple(_group(aws, g, wanted[g["AutoScalingGroupName"]]) for g in found),
         members=tuple(members),

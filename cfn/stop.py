@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cfn import account, drift, in_stack, lease, suspension
+from cfn import drift, guard_deadline, in_stack, named_resources, suspension
 from cfn.aws import Aws, asking
 from cfn.groups import group_names
 from cfn.hosts import Member, read
@@ -98,16 +98,16 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     if _described(aws, file) == wanted:
         raise NothingToDo(f"{file.name} is not stopped; `inv stack.status` tells how it is")
     with asking(f"looking at the reservation of {file.name}"):
-        reserved = account.reservation(aws, as_made)  # raises if the reservation has ended or is full
-        account.check_begun(account.begins(reserved), as_made.nodes.reservation)
+        reserved = named_resources.reservation(aws, as_made)  # raises if the reservation has ended or is full
+        named_resources.check_begun(named_resources.begins(reserved), as_made.nodes.reservation)
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # skip events of earlier operations
     watch.show = show
     suspension.check(aws, group_names(file), "Launch", "a start")
-    lease.drop_if_off(aws, as_made)  # an end that an earlier guard scheduled must not apply to these nodes
+    guard_deadline.drop_if_off(aws, as_made)  # an end that an earlier guard scheduled must not apply to these nodes
     if as_made.is_guarded:  # before any node starts
         with asking(f"setting the guard of {file.name}"):
-            lease.begin(aws, as_made, lease.names(as_made))
+            guard_deadline.begin(aws, as_made, guard_deadline.names(as_made))
     _resize(aws, wanted)
     show(f"{file.name}: starting {counted(sum(s.desired for s in wanted.values()), 'instance')}")
     try:

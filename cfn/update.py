@@ -2,7 +2,7 @@
 
 from dataclasses import replace as with_
 
-from cfn import drift, lease, preflight, suspension
+from cfn import drift, guard_deadline, preflight, suspension
 from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.groups import group_names
@@ -81,7 +81,7 @@ def execute(
     now = follow(watch, what="UPDATE")
     if now.status != "UPDATE_COMPLETE":
         raise failure(watch, "update", now, after_update(now, "stack", "stack.update"))
-    lease.drop_if_off(aws, file)
+    guard_deadline.drop_if_off(aws, file)
     if is_at_zero:
         return []
     return wait_for_nodes(watch, now.outputs, file)

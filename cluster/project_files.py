@@ -11,7 +11,7 @@ from cluster import scratch
 from cluster.files import IS_CHECKOUT, shipped
 from cluster.locate import ROOT
 
-_PACKAGES = ("cfn", "cluster", "dlami", "trainer")
+_PACKAGES = ("cfn", "cluster", "dlami", "eks", "lab", "trainer")
 _SHIPPED = "shipped"  # the folder of `dlami` for files that are beside the packages in a checkout
 
 

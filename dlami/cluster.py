@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cluster import hostset, inventory
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.run.last_run import last_failed, output_folder
+from cluster.last_run import last_failed, output_folder
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits, OnOutput, check_environment
 from cluster.ssh.result import FanOut, FanOutError, Result
@@ -29,7 +29,7 @@ from cluster.terminal import counted
 if TYPE_CHECKING:  # imported where used, so that importing this module is fast
     from fabric import Group
 
-    from cluster.copying.copy import Copied
+    from cluster.broadcast.copy import Copied
     from cluster.jobs.record import JobView
     from cluster.ssh.fabric_connection import Connection
 
@@ -63,7 +63,7 @@ def task(body: Callable[..., Any] | None = None, **options: Any) -> Any:
     A ClusterError becomes a message and an exit code, and Ctrl-C cleans up. It takes the options of Invoke's `@task`.
     The first parameter of the decorated function is Invoke's context.
     """
-    from cluster.commandline.command import command
+    from dlami.tasks.command import command
 
     return command(body, **options)
 
@@ -181,7 +181,7 @@ class OpenCluster:
             everything: include a code folder's .git and caches.
             encrypt: use TLS between the hosts.
         """
-        from cluster.copying.task import CopyRequest, copy_as_asked
+        from cluster.broadcast.task import CopyRequest, copy_as_asked
 
         # A slash at the end of `src` is ignored here, because a Path drops it.
         request = CopyRequest(
@@ -230,7 +230,7 @@ class Jobs:
     """Jobs of a cluster. A job is named as on the command line: its id, a part of it, or `last`."""
 
     def __init__(self, cluster: OpenCluster, described: inventory.Cluster, reach: Reach) -> None:
-        from cluster.jobs.client import Jobs as Client
+        from cluster.jobs.client.client import Jobs as Client
 
         self._cluster, self._described = cluster, described
         self._client = Client(reach, described)
@@ -257,7 +257,7 @@ class Jobs:
             environment: variables for every rank; not for secrets.
             options: the other options of `inv train.run`, by name: unchecked=True, no_heal=True, profile="tcp".
         """
-        from cluster.commandline.running import RunOptions, start_program
+        from dlami.tasks.running import RunOptions, start_program
 
         known = {f.name for f in dataclasses.fields(RunOptions)} - {"env", "detach", "dry_run"}
         if unknown := sorted(options.keys() - known):

@@ -4,31 +4,31 @@ import sys
 
 from invoke import Collection, Context
 
-from cfn import commandline as stack
-from cfn import commandline_eks as eks_cluster
-from cfn import commandline_money as money
-from cluster.commandline import (
+from cluster.errors import ConfigError
+from dlami.tasks import cost as money
+from dlami.tasks import (
     data,
     eks,
     eks_image,
     eks_services,
+    estimate,
     files,
-    guarding,
+    guard,
     hosts,
-    jobpages,
     jobs,
-    joining,
+    join,
     lab,
-    looking,
     matrix,
     packages,
+    reports,
     running,
     training,
     tunnels,
+    views,
 )
-from cluster.commandline.command import command
-from cluster.errors import ConfigError
-from dlami import estimating
+from dlami.tasks import eks_cluster as eks_cluster
+from dlami.tasks import stack as stack
+from dlami.tasks.command import command
 
 
 @command(help={"name": "a file of benchmarks/ without .py", "report": "only show all committed results"})
@@ -56,7 +56,7 @@ def docs(c: Context) -> None:
     from cfn.frameworks import in_page
     from cluster.files import write_atomically
     from cluster.inventory import ROOT
-    from cluster.taskpage import page
+    from dlami.task_page import page
 
     if not (ROOT / "docs").is_dir():
         raise ConfigError("the docs are not part of an installed dlami-cluster: run this in a checkout of it")
@@ -67,29 +67,29 @@ def docs(c: Context) -> None:
 
 # fmt: off
 TOP_LEVEL = (
-    hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health, looking.top,
-    looking.metrics, joining.set_up,
-    files.copy_files, files.fetch, files.stage, files.sync, stack.ssh_master, guarding.keep,
+    hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health, views.top,
+    views.metrics, join.set_up,
+    files.copy_files, files.fetch, files.stage, files.sync, stack.ssh_master, guard.keep,
     tunnels.tensorboard, tunnels.jupyter,
     tunnels.tunnels, docs, bench,
 )
 GROUPS = {
-    "hosts": (hosts.hosts_list, hosts.hosts_forgive, stack.hosts_write, joining.hosts_join),
+    "hosts": (hosts.hosts_list, hosts.hosts_forgive, stack.hosts_write, join.hosts_join),
     "data": (
         data.data_status, data.data_sample, data.data_imagenet, data.data_verify, data.data_coco, data.data_bundle,
     ),
     "train": (
         running.train_run, training.train_resnet50, training.train_resnet50_torch, training.train_maskrcnn,
         training.train_benchmark, training.train_plot, training.train_scaling, matrix.train_matrix,
-        estimating.train_estimate,
+        estimate.train_estimate,
     ),
     "resnet50": (training.resnet50_export,),
     "maskrcnn": (training.maskrcnn_predict, training.maskrcnn_evaluate, training.maskrcnn_export),
     "packages": (packages.packages_list, packages.packages_remove),
     "jobs": (
         jobs.jobs_list, jobs.jobs_show, jobs.jobs_logs, jobs.jobs_watch, jobs.jobs_stop, jobs.jobs_resume,
-        jobs.jobs_heal, jobs.jobs_remove, jobpages.jobs_report, jobpages.jobs_compare,
-        jobpages.jobs_results,
+        jobs.jobs_heal, jobs.jobs_remove, reports.jobs_report, reports.jobs_compare,
+        reports.jobs_results,
     ),
     "notify": (jobs.notify_test,),
     "lab": (

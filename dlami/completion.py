@@ -91,8 +91,8 @@ def lab_names() -> list[str]:
 
 def lab_hosts() -> list[str]:
     """Return the ranks and names of the chosen lab's hosts."""
-    from cluster.lab.lab import named
     from cluster.locate import chosen_lab
+    from lab.lab import named
 
     return [one for host in named(chosen_lab()).hosts for one in (str(host.rank), host.name)]
 
@@ -112,7 +112,7 @@ def job_ids() -> list[str]:
     def ask() -> None:
         from cluster.errors import ClusterError
         from cluster.inventory import load_cluster
-        from cluster.jobs.client import opened
+        from cluster.jobs.client.client import opened
 
         with contextlib.suppress(ClusterError, OSError), opened(load_cluster()) as jobs:
             found.extend(job.id for job in reversed(jobs.list().jobs))

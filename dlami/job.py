@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import SupportsInt
 
-from dlami.beat import Beat, Phase, beat_file
+from dlami.heartbeat import Beat, Phase, beat_file
 
 
 class _Job:

@@ -6,8 +6,8 @@ import os
 import sys
 from types import TracebackType
 
-from cluster.commandline.command import flush_output, unwritten
 from cluster.printable import Sentences
+from dlami.tasks.command import flush_output, unwritten
 
 
 def install() -> None:

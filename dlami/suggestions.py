@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cluster.taskpage import ANSWERS
+from dlami.task_page import ANSWERS
 
 # Last words of task names that are queries, whether or not such a task exists.
 _LOOKS = frozenset((

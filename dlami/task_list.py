@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.taskpage import group_of, groups_of
 from cluster.terminal import terminal_size
+from dlami.task_page import group_of, groups_of
 
 DAILY = (
     "lab.up", "hosts.list", "health", "run", "copy", "train.run", "jobs.list", "jobs.logs", "jobs.stop", "top",

@@ -257,4 +257,4 @@ if ! is_installed; then
 fi
 packages_are_here
 # Hosts that see this folder, and users that are not its owner, cannot: each of their processes would compile anew.
-(cd "$root" && "$venv/bin/python" -m compileall -q cfn cluster dlami trainer >&2) || true
+(cd "$root" && "$venv/bin/python" -m compileall -q cfn cluster dlami eks lab trainer >&2) || true

@@ -19,12 +19,12 @@ import pytest
 
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
-from cluster.lab import lab as labs
-from cluster.lab import nodes
-from cluster.lab.record import Lab, LabHost
 from cluster.locate import lab_names
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab import nodes
+from lab.record import Lab, LabHost
 from tests import drawn
 
 pytest_plugins = ["tests.examples", "tests.left_out", "tests.leftovers", "tests.order"]

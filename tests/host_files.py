@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.lab.nodes import OF_ITS_OWN
-from cluster.lab.record import Lab, LabHost
+from lab.nodes import OF_ITS_OWN
+from lab.record import Lab, LabHost
 
 WATCHED = ("usr", "etc", "root/.ssh", "root/.bashrc", "root/.profile")
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.lab import machine
+from lab import machine
 from tests.drawn import photographs
 
 LAB_FIXTURE = "lab_allowed"  # every fixture that makes a lab asks for it

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.memory import FOLDER as HOST_FAILURES
-from cluster.lab import lab as labs
-from cluster.lab import nodes
-from cluster.lab.record import Lab
+from cluster.recovery.host_failures import FOLDER as HOST_FAILURES
+from lab import lab as labs
+from lab import nodes
+from lab.record import Lab
 from tests.host_files import put_back, system_files
 
 OWN_LABS = ("session_lab", "four_hosts")  # as the run made them, with nothing of a fixture's on the hosts' own disks

@@ -5,9 +5,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.watching.limits import Pace, confirmed, overdue
-from cluster.watching.seen import Phase, RankSeen, rank_seen
-from cluster.watching.watch import LEAD_S
+from cluster.hang_detection.limits import Pace, confirmed, overdue
+from cluster.hang_detection.rank_state import Phase, RankSeen, rank_seen
+from cluster.hang_detection.watch import LEAD_S
 
 LOOK_S = 3.0
 

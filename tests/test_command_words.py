@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cluster import locate
-from cluster.taskpage import ANSWERS
 from dlami import completion
 from dlami.collection import ns
 from dlami.program import made
 from dlami.short_flags import KEPT, contexts_of
 from dlami.suggestions import is_slip, nearest_option, nearest_task
 from dlami.task_list import DAILY, all_tasks, of_group, overview
+from dlami.task_page import ANSWERS
 from tests.typed_words import help_kept, parsed
 
 TASKS = list(ns.task_names)

@@ -13,7 +13,7 @@ from invoke.exceptions import ParseError
 
 from cluster.inventory import ROOT
 from cluster.launch.profiles import NOT_SET, PROFILES
-from cluster.taskpage import ANSWERS, arguments_of, page
+from dlami.task_page import ANSWERS, arguments_of, page
 from tests.typed_words import parsed
 from tests.walking import walked
 
@@ -135,7 +135,7 @@ def test_every_launch_setting_is_documented_with_its_reason() -> None:
 def test_the_installed_command_writes_the_same_page() -> None:
     """`dlami docs` as `inv docs`: with every option, though reading a command line empties what tasks say of theirs."""
     code = (
-        "import sys\nfrom cluster.taskpage import page\nfrom dlami.collection import ns\nfrom dlami.program import made\n"
+        "import sys\nfrom dlami.task_page import page\nfrom dlami.collection import ns\nfrom dlami.program import made\n"
         "try:\n    made().run(['dlami', '--list'])\nexcept SystemExit:\n    pass\n"
         "sys.exit(page(ns) != open('docs/tasks.md').read())"
     )
@@ -160,9 +160,9 @@ def test_the_command_line_imports_nothing_heavy() -> None:
         "numpy",
         "matplotlib",
         "cv2",
-        "cluster.eks",  # and nothing of Kubernetes
-        "cfn.eks",
-        "cluster.lab.kube",
+        "eks",  # and nothing of Kubernetes
+        "eks.stack",
+        "lab.kube",
     ]
     code = f"import tasks, sys; print([m for m in {heavy!r} if m in sys.modules])"
     assert "[]\n" == printed(code)
@@ -170,13 +170,15 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 
 def test_other_tasks_know_nothing_of_kubernetes() -> None:
     """Beside `eks.*` only what tells of bills and leftovers loads any of it."""
-    kubernetes = re.compile(r"(cluster|cfn)\.eks\.|cluster\.lab\.kube\.|cfn\.(orphans|spending)$")
-    files = [p.relative_to(ROOT) for folder in ("cluster", "cfn", "dlami") for p in (ROOT / folder).rglob("*.py")]
+    kubernetes = re.compile(r"eks\.|lab\.kube\.|cfn\.orphans$|dlami\.tasks\.(eks|cost_actions)")
+    files = [
+        p.relative_to(ROOT) for folder in ("cluster", "cfn", "dlami", "lab") for p in (ROOT / folder).rglob("*.py")
+    ]
     names = [".".join(f.with_suffix("").parts) for f in files if f.name not in ("__init__.py", "__main__.py")]
     others = [name for name in names if not kubernetes.match(name)]
     code = (
         f"import importlib, sys\nfor name in {others!r}: importlib.import_module(name)\n"
-        "print(sorted(n for n in sys.modules if n.startswith(('cluster.eks.', 'cfn.eks.', 'cluster.lab.kube.'))))"
+        "print(sorted(n for n in sys.modules if n.startswith(('eks.', 'eks.stack.', 'lab.kube.'))))"
     )
     assert "[]\n" == printed(code)
 

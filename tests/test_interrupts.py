@@ -34,7 +34,7 @@ def _listed(command: str, module: str, before: str = "signal.default_int_handler
 
 
 @pytest.mark.parametrize("command", _START)
-@pytest.mark.parametrize("module", ["dlami.collection", "cluster.commandline.jobs", "dlami.output"])
+@pytest.mark.parametrize("module", ["dlami.collection", "dlami.tasks.jobs", "dlami.output"])
 def test_ctrl_c_at_the_start_is_a_word_and_no_traceback(command: str, module: str) -> None:
     """While the tasks are imported."""
     done = _listed(command, module)
@@ -53,7 +53,7 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
 _TASK = """
 import os, signal, sys
 from invoke import Context
-from cluster.commandline.command import command
+from dlami.tasks.command import command
 signal.signal({number}, {before})
 @command
 def one(c):

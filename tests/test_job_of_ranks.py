@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from cluster.hang_detection.onhost.ranks import beats
 from cluster.inventory import ROOT
-from cluster.jobs.saved import left_early
-from cluster.watching.onhost.ranks import beats
-from dlami.beat import Phase, beat_file
+from cluster.jobs.supervisor.exit_state import left_early
+from dlami.heartbeat import Phase, beat_file
 from tests.conftest import PATIENCE_S
 
-LENT = ("dlami/__init__.py", "dlami/beat.py", "dlami/job.py")
+LENT = ("dlami/__init__.py", "dlami/heartbeat.py", "dlami/job.py")
 
 
 def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -18,9 +18,9 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.state import JobState
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from dlami import cluster as own
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 
 PAGE = (ROOT / "docs/own-tasks.md").read_text()
@@ -145,7 +145,7 @@ def test_this_machine_is_a_cluster_too(tmp_path: Path) -> None:
 
 def test_its_first_line_does_not_wait() -> None:
     """No Fabric, boto3 or the like is imported before it is used."""
-    heavy = ["boto3", "fabric", "invoke", "paramiko", "tomlkit", "numpy", "cluster.jobs.client"]
+    heavy = ["boto3", "fabric", "invoke", "paramiko", "tomlkit", "numpy", "cluster.jobs.client.client"]
     code = f"import sys; from dlami import cluster; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 

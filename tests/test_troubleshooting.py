@@ -37,7 +37,7 @@ def printed(tree: ast.Module) -> Iterator[str]:
 
 def source() -> str:
     """Return all that the product can print: its modules' strings, and its scripts."""
-    folders = ("cluster", "cfn", "trainer", "dlami")
+    folders = ("cluster", "cfn", "trainer", "dlami", "eks", "lab")
     modules = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     strings = [text for path in modules for text in printed(ast.parse(path.read_text()))]
     return "\n".join([*strings, *(path.read_text() for path in sorted((ROOT / "scripts").glob("*.sh")))])

@@ -10,9 +10,11 @@ import pytest
 
 from cluster import terminal
 from cluster.inventory import ROOT
-from trainer import words
+from trainer.common.files import plural
 
-SOURCES = sorted(p for folder in ("cluster", "cfn", "trainer", "dlami") for p in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(
+    p for folder in ("cluster", "cfn", "trainer", "dlami", "eks", "lab") for p in (ROOT / folder).rglob("*.py")
+)
 NOUNS = (
     "attempt checkpoint day detection epoch error event example failure file finding GPU header host hour image instance"
     " job label line minute node object package page parameter part picture place problem process rank record region"
@@ -70,13 +72,13 @@ def test_a_plural_follows_a_number_that_is_counted() -> None:
 
 def test_nothing_is_one_or_many_in_one_word() -> None:
     """As in `host(s)`; AWS's and Kubernetes' own words, which the stand-ins repeat, and what NVIDIA's tool prints are theirs."""
-    theirs = (ROOT / "cluster/lab/aws", ROOT / "cluster/lab/kube")
+    theirs = (ROOT / "lab/aws", ROOT / "lab/kube")
     ours = [p for p in SOURCES if not any(p.is_relative_to(folder) for folder in theirs)]
 
     assert {"bank(s)"} == {text for p in ours for text in strings(p) if BOTH.search(text)}
 
 
-@pytest.mark.parametrize("counted", [terminal.counted, words.counted])
+@pytest.mark.parametrize("counted", [terminal.counted, plural.counted])
 def test_one_is_one_however_it_is_written(counted: object) -> None:
     """The two that count say the same."""
     assert callable(counted)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
 
-SOURCES = ("cfn", "cluster", "dlami", "trainer", "scripts")
+SOURCES = ("cfn", "cluster", "dlami", "eks", "lab", "trainer", "scripts")
 FILES = (
     "pyproject.toml",
     "setup.py",

@@ -16,14 +16,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dlami.beat import Phase, beat, beat_file
-from trainer.commandline import Parser, add_flags, check_fields, flag
-from trainer.errors import CommonError, ConfigError, entry
-from trainer.heap import settle
+from dlami.heartbeat import Phase, beat, beat_file
+from trainer.common.files.commandline import Parser, add_flags, check_fields, flag
+from trainer.common.files.errors import CommonError, ConfigError, entry
+from trainer.common.files.plural import counted
+from trainer.common.ranks.gc_freeze import settle
 from trainer.resnet50 import config as resnet
 from trainer.tf_cnn_flags import translated
 from trainer.tf_cnn_networks import NETWORKS, build
-from trainer.words import counted
 
 DEEPER = "_v1.5"  # suffix of the networks with the stride in the 3x3, newer than the paper's
 RESNETS = (*resnet.MODELS, *(name + DEEPER for name in ("resnet50", "resnet101", "resnet152")))
@@ -164,7 +164,7 @@ def main(argv: Sequence[str]) -> None:
 
 def measure(config: Config, data: Any) -> None:
     """Train and print a line every few steps, then the mean over ranks and the total."""
-    from trainer.ranks import start
+    from trainer.common.ranks.horovod_rank import start
 
     ranks = start(config.threads)
     import horovod.tensorflow as hvd

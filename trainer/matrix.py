@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoint import write_atomically
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
+from trainer.common.checkpoints.checkpoint import write_atomically
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.plot import picture
 from trainer.scaling import point
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer import metrics
-from trainer.commandline import Parser
-from trainer.errors import TrainerError, entry
-from trainer.words import counted
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.ranks import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.pool import process_pool
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
+from trainer.common.data.process_pool import process_pool
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import metrics
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.ranks import metrics
 from trainer.plot import picture
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 
 _TRUE, _FALSE = ("true", "t", "1", "yes"), ("false", "f", "0", "no")
 SAME = ("data_dir", "display_every", "model", "momentum", "num_batches", "num_warmup_batches", "weight_decay")

@@ -10,12 +10,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer import jpeg, records
-from trainer.commandline import Parser
-from trainer.dataset import MANIFEST, ShardFacts, read_manifest
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
+from trainer.common.data import jpeg, records
+from trainer.common.data.dataset import MANIFEST, ShardFacts, read_manifest
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 
 
 def shard_problems(facts: ShardFacts, folder: Path, classes: Sequence[str], decode: bool = False) -> list[str]:

@@ -5,8 +5,8 @@ import sys
 from cluster.clusterfile.reader import decode
 from cluster.clusterfile.receivers import check_notify
 from cluster.errors import ClusterError
-from cluster.healing.notify import Event, Message, deliver
 from cluster.locate import cluster_file
+from cluster.notify import Event, Message, deliver
 
 
 def main(text: str) -> int:

@@ -13,7 +13,7 @@ from cluster.inventory import Cluster
 from cluster.launch.facts import HostFacts
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said
+from cluster.ssh.noise_filter import marked, said
 
 RUNS = 9  # kept runs: their median is the baseline
 

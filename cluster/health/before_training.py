@@ -4,14 +4,14 @@ import sys
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
-from cluster.healing.memory import spared
 from cluster.health.failed_before import NAME
-from cluster.health.look import look_at_hosts
+from cluster.health.quick_check import look_at_hosts
 from cluster.health.report import Report, ranks
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.launch.mpirun import ranks_on
+from cluster.recovery.host_failures import spared
 from cluster.ssh.fanout import Reach
 from cluster.terminal import counted
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.health import fabric, gpu, lanes, places, smi, strays, system, xid
+from cluster.health import fabric, gpu, pcie, places, smi, stray_processes, system, xid
 from cluster.health.check import About, Answer, Check, Judge
 from cluster.health.questions import SCRATCH
 from cluster.health.verdict import Problem, Verdict
@@ -71,7 +71,7 @@ GPU: tuple[Check, ...] = (
     _smi("gpu-temperature", "against the GPU's own limits", gpu.temperature_problems),
     _smi("gpu-power", "a power limit below the default", gpu.power_problems),
     _smi("gpu-persistence", "persistence mode", gpu.persistence_problems),
-    _smi("gpu-pcie", "PCIe lanes and generation", lanes.pcie_problems),
+    _smi("gpu-pcie", "PCIe lanes and generation", pcie.pcie_problems),
     _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
     _of_driver("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems),
     _of_driver(
@@ -89,7 +89,7 @@ GPU: tuple[Check, ...] = (
         "gpu-strays",
         "processes of no running job that hold GPU memory",
         "gpu-processes",
-        strays.gpu_stray_problems,
+        stray_processes.gpu_stray_problems,
     ),
 )
 
@@ -117,7 +117,12 @@ SYSTEM: tuple[Check, ...] = (
     ),
     _check("memory", "memory available, and pressure", "basics", system.memory_problems),
     _check("fstab", "what /etc/fstab mounts is mounted", "basics", system.fstab_problems),
-    _check("strays", "processes of no running job that keep a core busy or hang", "processes", strays.stray_problems),
+    _check(
+        "strays",
+        "processes of no running job that keep a core busy or hang",
+        "processes",
+        stray_processes.stray_problems,
+    ),
     _check("project", "this project and its environment are there", "project", places.project_problems),
     _check("devices", "GPUs on the PCI bus against the instance type", "devices", system.device_problems),
     _check(

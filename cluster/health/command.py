@@ -4,16 +4,15 @@ import datetime
 import time
 from collections.abc import Callable
 
-from cluster import hostset
+from cluster import hostset, notify
 from cluster.errors import ConfigError
-from cluster.healing import notify
 from cluster.health import history
 from cluster.health.deep import measure_hosts
-from cluster.health.look import look_at_hosts
 from cluster.health.net import measure_network
+from cluster.health.quick_check import look_at_hosts
 from cluster.health.report import Report
 from cluster.inventory import Cluster
-from cluster.run.last_run import last_failed
+from cluster.last_run import last_failed
 from cluster.ssh.fanout import Reach
 from cluster.terminal import print_json
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from cluster.health.check import About, Check, finding_on
 from cluster.health.known_faults import ACTION
-from cluster.health.look import look_at_hosts
 from cluster.health.questions import SCRATCH, Answers, Question, put_questions, value
+from cluster.health.quick_check import look_at_hosts
 from cluster.health.ranks.run_ranks import run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Unreadable, Verdict

@@ -3,11 +3,11 @@
 import datetime
 from collections.abc import Iterable
 
-from cluster.healing.memory import Memory, left_out, parse_memory
 from cluster.health.compare import Found
 from cluster.health.questions import Answers, value
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
+from cluster.recovery.host_failures import Memory, left_out, parse_memory
 
 NAME = "failed-before"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from cluster.clusterfile.instance_types import hardware_of
 from cluster.health import baseline, questions, routes
-from cluster.health.look import look_at_hosts
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
 from cluster.health.questions import Answers, Question, put_questions, texts, value
+from cluster.health.quick_check import look_at_hosts
 from cluster.health.ranks.run_ranks import RanksRun, run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.healing.memory import FILES, FOLDER
 from cluster.health import xid
 from cluster.health.check import Answer
 from cluster.health.gpu import SLOW_S
@@ -23,6 +22,7 @@ from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.state import OVER
+from cluster.recovery.host_failures import FILES, FOLDER
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits

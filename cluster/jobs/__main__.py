@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.healing.memory import left_out, read_memory
-from cluster.jobs import follow
-from cluster.jobs.chosen_lines import Choice
-from cluster.jobs.folder_thread import FolderThread, Unanswered
+from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.log_connection import START
-from cluster.jobs.lookup import find, read_all, view, view_all
+from cluster.jobs.log_filter import Choice
+from cluster.jobs.master import follow
+from cluster.jobs.occupancy import may_hold
 from cluster.jobs.record import DamagedRecord, Job, JobPaths, jobs_folder, require_own
+from cluster.jobs.records import find, read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
-from cluster.jobs.taken import may_hold
+from cluster.recovery.host_failures import left_out, read_memory
 from cluster.ssh.onhost.frame import say
 from cluster.typed import from_json
 
@@ -75,7 +75,7 @@ def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
     except Unanswered:
         silent = f"the shared folder, {asked.shared}, does not answer on the master ({socket.gethostname()})"
         if asked.verb == "stop":
-            from cluster.jobs.stop import stop_unseen
+            from cluster.jobs.master.stop import stop_unseen
 
             silent += f"; {stop_unseen(folder, asked.which)}"
         raise ClusterError(f"{silent}: look at its file server") from None
@@ -86,7 +86,7 @@ def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
 def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     """Run one verb and return its answer. Each verb imports its modules here, so that the others start faster."""
     if asked.verb == "submit":
-        from cluster.jobs.submit import submit
+        from cluster.jobs.master.submit import submit
 
         try:
             job = from_json(Job, json.load(sys.stdin))
@@ -96,11 +96,11 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     if asked.verb == "list":
         return _all_jobs(folder)
     if asked.verb == "heal":
-        from cluster.healing.lost import heal_lost
+        from cluster.jobs.master.lost_jobs import heal_lost
 
         return [dataclasses.asdict(one) for one in heal_lost(folder, dry_run=asked.dry_run)]
     if asked.verb == "facts":
-        from cluster.jobpage.facts import read_facts
+        from cluster.jobs.master.facts import read_facts
 
         return [read_facts(find(folder, which)).to_json() for which in asked.which]
     if asked.verb == "bill":
@@ -110,12 +110,12 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
         return bill and dataclasses.asdict(bill)
     paths = find(folder, asked.which)
     if asked.verb == "curves":
-        from cluster.jobpage.metrics import read_metrics
+        from cluster.jobs.curves.metrics import read_metrics
 
         measured = dataclasses.replace(read_metrics(paths.metrics), ranks=None)
         return {"view": view(paths).to_json(), "measured": dataclasses.asdict(measured)}
     if asked.verb == "stop":
-        from cluster.jobs.stop import stop
+        from cluster.jobs.master.stop import stop
 
         status = stop(paths)
         try:
@@ -129,7 +129,7 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
         require_own(paths, "send the results of")
         send(paths)
     elif asked.verb == "remove":
-        from cluster.jobs.submit import remove
+        from cluster.jobs.master.submit import remove
 
         return {"removed": paths.folder.name, "left": remove(folder, paths)}
     return view(paths).to_json()
@@ -162,7 +162,7 @@ def _logs(paths: JobPaths, asked: argparse.Namespace) -> int:
         print(f"{START}{paths.folder.name} {start.attempt} {start.position}", file=sys.stderr, flush=True)
     status = follow.console(paths, follow=asked.follow, rank=asked.rank, choice=choice, start=start, skip=asked.skip)
     if asked.follow:
-        from cluster.jobs.launcher import newest_checkpoint
+        from cluster.jobs.supervisor.launcher import newest_checkpoint
 
         print(follow.ending(status, paths.folder.name, newest_checkpoint(paths)), file=sys.stderr)
         if status.state.is_bad and (unseen := follow.unseen_checkpoints(paths)):

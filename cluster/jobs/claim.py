@@ -11,10 +11,10 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
+from cluster.jobs.cleanup import cluster_of_job, let_go, sweep
+from cluster.jobs.host_queue import WHOLE
 from cluster.jobs.onhost.claim import WAIT_S, Claim
 from cluster.jobs.record import FOLDER_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG, Job
-from cluster.jobs.sweep import cluster_of_job, let_go, sweep
-from cluster.jobs.turn import WHOLE
 from cluster.launch.mpirun import SLOTS, with_variables
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits

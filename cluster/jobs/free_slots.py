@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.claim import Claimed, claims_on
-from cluster.jobs.client import Listing
-from cluster.jobs.taken import Holder, hosts_free_for, queue
+from cluster.jobs.client.client import Listing
+from cluster.jobs.host_queue import Waiting
+from cluster.jobs.occupancy import Holder, hosts_free_for, queue
 from cluster.jobs.training import Training
-from cluster.jobs.turn import Waiting
 from cluster.launch.mpirun import hosts_for
 from cluster.ssh.fanout import Reach
 

@@ -9,7 +9,7 @@ from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import Job, JobPaths
-from cluster.jobs.unshared import own_disk_folder
+from cluster.jobs.supervisor.no_shared_fs import own_disk_folder
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import SLOTS, JobTags, Launch, command_line, hosts_for, plan_launch
 from cluster.ssh.fanout import Reach

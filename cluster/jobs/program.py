@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.packages.started import LAUNCHERS, what_runs
+from cluster.packages.command_parser import LAUNCHERS, what_runs
 
 PER = ("gpu", "node", "once")
 _OF_A_SHELL = re.compile(r"[\s;&|<>$`(){}*?]")

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically, write_json
-from cluster.healing.account import Account
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord, History
 from cluster.hosts import Host
+from cluster.jobs.host_queue import Place
 from cluster.jobs.process import ProcessId
+from cluster.jobs.results import Results
 from cluster.jobs.state import JobState
-from cluster.jobs.turn import Place
 from cluster.packages.interpreter import Wanted
-from cluster.results.record import Results
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.goodput import Account
+from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.onhost import trusted_files
 from cluster.ssh.onhost.trusted_files import user_name
 from cluster.ssh.secret_variables import masked_record
@@ -83,7 +83,9 @@ class Job:
     asked_profile: str | None = None  # launch profile asked for; None: detected anew for each attempt
     notify: str = ""  # recipient of notifications, as in cluster.toml; "" for other users
     results: str = ""  # S3 destination of its results, as in cluster.toml
-    is_shared: bool = True  # all hosts share its folder; False: only the master has it (cluster/jobs/unshared.py)
+    is_shared: bool = (
+        True  # all hosts share its folder; False: only the master has it (cluster/jobs/supervisor/no_shared_fs.py)
+    )
     program: bool = False  # it runs the operator's program; `per` to `variables` are for such jobs only
     per: str = "gpu"  # started per "gpu", per "node", or "once" on one host
     python: str = ""  # path of the project's interpreter on all hosts, which starts each rank

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
-from cluster.jobs.lease import EXPIRES_S, read_lease, unrenewed_s
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, load, owner_id, read_job
+from cluster.jobs.record_lease import EXPIRES_S, read_lease, unrenewed_s
 from cluster.jobs.state import JobState
 
 LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart

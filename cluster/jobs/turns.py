@@ -4,11 +4,11 @@ import os
 import time
 from collections.abc import Collection
 
+from cluster.jobs.host_queue import Place
 from cluster.jobs.lock import locked
-from cluster.jobs.lookup import read_going
+from cluster.jobs.occupancy import places_of
 from cluster.jobs.record import JobPaths, Turn, read_turn, write_turn
-from cluster.jobs.taken import places_of
-from cluster.jobs.turn import Place
+from cluster.jobs.records import read_going
 
 EVERY_S = 2.0  # how old a place may be: all records are read to find it
 

@@ -7,9 +7,9 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.jobs.claim import Claimed, claims_on
-from cluster.jobs.client import Jobs, Listing
+from cluster.jobs.client.client import Jobs, Listing
+from cluster.jobs.occupancy import DAMAGED, Holder
 from cluster.jobs.state import JobState
-from cluster.jobs.taken import DAMAGED, Holder
 from cluster.ssh.fanout import Reach
 
 

@@ -8,7 +8,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs, Listing
+from cluster.jobs.client.client import Jobs, Listing
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program

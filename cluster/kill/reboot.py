@@ -10,7 +10,7 @@ from cluster.inventory import Cluster
 from cluster.kill.busy import refuse_busy
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said, trouble
+from cluster.ssh.noise_filter import marked, said, trouble
 
 # The kernel's boot id, and the start of the first process: containers share the first with their host.
 _BOOT = marked("cat /proc/sys/kernel/random/boot_id && cut -d' ' -f22 /proc/1/stat")

@@ -12,7 +12,7 @@ from cluster.inventory import Cluster
 from cluster.matrix.cells import Cell, Value
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said, trouble
+from cluster.ssh.noise_filter import marked, said, trouble
 
 _ANSWER_S = 30.0
 

@@ -8,12 +8,12 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.metrics.families import families
 from cluster.metrics.text import text_of
 from cluster.ssh.fanout import Reach
-from cluster.top.gather import one_frame
-from cluster.top.seen import Frame
+from cluster.top.collector import one_frame
+from cluster.top.snapshot import Frame
 
 
 def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> None:

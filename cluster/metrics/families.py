@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cluster.metrics.text import Family
-from cluster.top.seen import Frame, HostSeen, JobSeen, Rank
+from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank
 
 
 def families(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:

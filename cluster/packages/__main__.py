@@ -15,11 +15,11 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.packages import missing
+from cluster.packages import import_check
 from cluster.packages.interpreter import Interpreter, Wanted
 from cluster.packages.recipe import Recipe
 from cluster.ssh.onhost.frame import say
-from cluster.ssh.onhost.here import heard_of
+from cluster.ssh.onhost.heartbeat import heard_of
 from cluster.typed import from_json
 
 
@@ -74,8 +74,8 @@ def _answer(verb: str, shared: str, given: Request) -> dict[str, Any]:
         )
         return dataclasses.asdict(made)
     if verb == "check":
-        return {"trouble": missing.trouble(given.words, Path(given.folder), given.interpreter, given.variables)}
-    from cluster.packages.stock import remove, stock  # imported late, as above, to keep `check` fast
+        return {"trouble": import_check.trouble(given.words, Path(given.folder), given.interpreter, given.variables)}
+    from cluster.packages.env_list import remove, stock  # imported late, as above, to keep `check` fast
 
     if verb == "list":
         return dataclasses.asdict(stock(given.hosts, shared))

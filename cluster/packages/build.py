@@ -22,7 +22,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.jobs.record import now
-from cluster.packages.onhost import shelf
+from cluster.packages.onhost import env_registry
 from cluster.packages.recipe import LOCK, Recipe, environment_id
 from cluster.user_folders import cache_folder
 
@@ -95,8 +95,8 @@ def held(where: Place, say: Say) -> Iterator[int]:
 
 def is_whole(where: Place) -> bool:
     """Return True if the environment is complete on this machine and its interpreter runs."""
-    record = shelf.read_record(str(where.place), where.id)
-    return bool(record.get("whole")) and not shelf.trouble(str(where.folder), str(record.get("python", "")))
+    record = env_registry.read_record(str(where.place), where.id)
+    return bool(record.get("whole")) and not env_registry.trouble(str(where.folder), str(record.get("python", "")))
 
 
 def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -> None:
@@ -107,7 +107,7 @@ def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -
     constraints: the versions that an earlier build installed; "" for the first.
     """
     _check_python(recipe)
-    shelf.clear(str(where.place), where.id)
+    env_registry.clear(str(where.place), where.id)
     source = where.folder / "share/dlami"
     try:
         source.mkdir(parents=True)
@@ -126,10 +126,10 @@ def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -
             "made": now(),
             "seconds": round(time.monotonic() - began, 1),
         }
-        if why := shelf.declare(str(where.place), where.id, record)["why"]:
+        if why := env_registry.declare(str(where.place), where.id, record)["why"]:
             raise ClusterError(f"the environment was built, and cannot be used: {why}")
     except BaseException as e:
-        shelf.clear(str(where.place), where.id)
+        env_registry.clear(str(where.place), where.id)
         if isinstance(e, OSError):
             raise ClusterError(f"{where.folder} cannot be written: {e.strerror or e}") from e
         raise
@@ -143,7 +143,7 @@ def commands(folder: Path, source: Path, recipe: Recipe, *, uv: str | None, has_
     python, environment = base_python(), str(folder)
     if recipe.is_image:
         engine, address = recipe.text().splitlines()
-        return [[engine, "pull", "--force", f"{environment}/{shelf.IMAGE}", address]]
+        return [[engine, "pull", "--force", f"{environment}/{env_registry.IMAGE}", address]]
     if recipe.is_lock:
         if not uv:
             raise ConfigError(

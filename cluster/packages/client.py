@@ -12,10 +12,10 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
+from cluster.packages.env_list import Stock
 from cluster.packages.interpreter import Interpreter, Kind, Wanted
 from cluster.packages.ready import Ready
 from cluster.packages.recipe import Recipe
-from cluster.packages.stock import Stock
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames

@@ -8,7 +8,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.onhost.telling_line import telling_line
 
 _FILES = ("apptainer", "singularity")

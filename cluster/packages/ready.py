@@ -11,13 +11,13 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host, is_this_machine
 from cluster.inventory import ROOT, Cluster
 from cluster.packages import engines
-from cluster.packages.bring import bring, lacking, without_folder
 from cluster.packages.build import Place, Say, build, held, installed, is_whole, place_of
 from cluster.packages.conda import conda_variables
+from cluster.packages.distribute import bring, lacking, without_folder
 from cluster.packages.interpreter import Interpreter, Kind, Wanted
-from cluster.packages.keep import keep, keep_installed, kept_installed, kept_recipe
-from cluster.packages.onhost.shelf import IMAGE
+from cluster.packages.onhost.env_registry import IMAGE
 from cluster.packages.recipe import Recipe, image_recipe
+from cluster.packages.recipes import keep, keep_installed, kept_installed, kept_recipe
 from cluster.ssh.fanout import Reach
 from cluster.terminal import counted
 

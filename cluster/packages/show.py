@@ -1,8 +1,8 @@
 """Text output of environments for people."""
 
 from cluster.hostset import fold
-from cluster.jobs.show import duration
-from cluster.packages.stock import Environment, Stock
+from cluster.jobs.client.show import duration
+from cluster.packages.env_list import Environment, Stock
 from cluster.terminal import counted
 
 

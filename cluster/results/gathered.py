@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.jobpage.facts import read_facts
-from cluster.jobpage.page import page
-from cluster.jobs.launcher import newest_checkpoint
-from cluster.jobs.lookup import read_attempts
+from cluster.jobs.master.facts import read_facts
 from cluster.jobs.record import JobPaths
+from cluster.jobs.records import read_attempts
 from cluster.jobs.status import read_status
+from cluster.jobs.supervisor.launcher import newest_checkpoint
+from cluster.report.page import page
 
 MOST_BYTES = 64 << 20  # most bytes of a log; of a longer one, its end
 _BLOCK = 1 << 20

@@ -15,19 +15,19 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import results_url
 from cluster.jobs.lock import locked
-from cluster.jobs.lookup import read_attempts
 from cluster.jobs.record import Job, JobPaths, now, read_job
+from cluster.jobs.records import read_attempts
+from cluster.jobs.results import Results, write_results
 from cluster.jobs.status import read_status
 from cluster.results.gathered import gather
-from cluster.results.record import Results, write_results
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
-from cluster.staging.stage import Staged, request_of, staged
+from cluster.stage.stage import Staged, request_of, staged
 
 OWN_DISK = Path("/var/tmp")
 LIMIT_S, SLOWEST = 900.0, 1e6  # seconds, and further time at this many bytes per second
 _TURN_S, _LOOK_S = 86400.0, 1.0  # another process of the same job may be uploading for hours
-_S3 = "cluster.staging.onhost.s3"
+_S3 = "cluster.stage.onhost.s3"
 
 
 def send(paths: JobPaths) -> Results:

@@ -15,13 +15,13 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
+from cluster.last_run import last_command, last_failed, output_folder, remember
 from cluster.run import folding
 from cluster.run.guard import guarded
-from cluster.run.last_run import last_command, last_failed, output_folder, remember
-from cluster.run.progress import Lines, StatusLine
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said
+from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.progress import Lines, StatusLine
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted, painted, pass_on, pass_on_raw, print_json, print_output
 
@@ -101,7 +101,7 @@ def _results(
 
 def on_master(cluster: Cluster, module: str, arguments: Sequence[str]) -> int:
     """Run a module of the project on the master. Pass its output on as it arrives, and return its exit code."""
-    from cluster.jobs.client import Jobs
+    from cluster.jobs.client.client import Jobs
 
     with Reach(cluster) as reach:
         result = Jobs(reach, cluster).on_master(module, arguments, on_output=pass_on)

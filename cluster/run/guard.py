@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.ending import end_processes
 from cluster.ssh.fanout import Reach
+from cluster.ssh.terminate import end_processes
 
 _WAIT = 'read -r over || exec "$@"'
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.run.progress import StatusLine
 from cluster.setup.script import Script
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.program import ask, program
+from cluster.ssh.progress import StatusLine
 
 INSTALL_S = 3600.0  # for an environment: a gigabyte of packages, and a build of Horovod
 _LOOK_S = 60.0

@@ -17,7 +17,7 @@ from cluster.ssh import mux, proxy
 from cluster.ssh.failure import failure_to_connect
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said
+from cluster.ssh.noise_filter import marked, said
 from cluster.ssh.options import Way, key_of, lending, way_to
 
 CONNECT_S = 10

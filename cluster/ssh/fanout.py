@@ -22,12 +22,12 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh import connections, mux
 from cluster.ssh.capture import Memory
-from cluster.ssh.conversation import Conversation
-from cluster.ssh.ending import RUN_TAG, Ended, end_processes, undisturbed
 from cluster.ssh.failure import STILL_RUNNING, Failure, Reason, failure_to_connect
 from cluster.ssh.limits import Limits, LocalCommand, OnOutput, with_environment
 from cluster.ssh.options import Way, way_to
 from cluster.ssh.result import FanOut, Result
+from cluster.ssh.session import Conversation
+from cluster.ssh.terminate import RUN_TAG, Ended, end_processes, undisturbed
 
 Stdin = bytes | Path | Callable[[Host], bytes]
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd

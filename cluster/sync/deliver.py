@@ -14,7 +14,7 @@ from cluster.errors import ClusterError
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, trouble
+from cluster.ssh.noise_filter import marked, trouble
 from cluster.ssh.program import Program, ask, program
 from cluster.sync.archive import compressed, is_worth_compressing, write_archive
 from cluster.sync.snapshot import Snapshot

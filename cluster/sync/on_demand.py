@@ -8,10 +8,10 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
+from cluster.setup import project
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import marked, said, trouble
-from cluster.sync import project
+from cluster.ssh.noise_filter import marked, said, trouble
 
 _LOOK, _MAKING = Limits(connect_s=5, total_s=30), Limits(total_s=120)
 _CODE, _PYTHON, _BARE = "code", "python", "bare"

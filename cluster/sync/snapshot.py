@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.copying.copy import CODE_EXCLUDES
+from cluster.broadcast.copy import CODE_EXCLUDES
 from cluster.errors import ConfigError
-from cluster.sync import refused
+from cluster.sync import secret_scan
 from cluster.sync.git import Repository, repository_of
 from cluster.sync.onhost.content import FILE, LINK, PROGRAM, Row, digest_of, link_digest
-from cluster.sync.remembered import Remembered
+from cluster.sync.scan_cache import Remembered
 from cluster.terminal import counted
 
 
@@ -129,8 +129,8 @@ def _difference(repository: Repository, changed: Sequence[str], exclude: Sequenc
     Removed lines may hold secrets, too.
     """
     kept = set(_without(changed, exclude))
-    hidden = [name for name in changed if name not in kept or refused.by_name(name)]
-    return refused.without_secrets(repository.difference(without=hidden))
+    hidden = [name for name in changed if name not in kept or secret_scan.by_name(name)]
+    return secret_scan.without_secrets(repository.difference(without=hidden))
 
 
 def _tracked_or_included(repository: Repository, folder: Path, include: Sequence[str]) -> Iterator[str]:
@@ -210,19 +210,19 @@ def _look(root: Path, name: str, remembered: Remembered) -> File | str | None:
     """Return a file, or why it is refused. None if it is neither a file nor a link."""
     path = root / name
     s = path.lstat()
-    if why := refused.by_name(name):
+    if why := secret_scan.by_name(name):
         return why
     if stat.S_ISLNK(s.st_mode):
         return File(path=name, kind=LINK, size=0, digest=link_digest(os.readlink(path)))  # noqa: PTH115 - as it is
     if not stat.S_ISREG(s.st_mode):
         return None
-    if why := refused.by_size(s.st_size):
+    if why := secret_scan.by_size(s.st_size):
         return why
     kind = PROGRAM if s.st_mode & 0o100 else FILE
     if digest := remembered.digest_of(name, s):
         return File(path=name, kind=kind, size=s.st_size, digest=digest)
     data = path.read_bytes()
-    if why := refused.by_size(len(data)) or refused.by_content(data):
+    if why := secret_scan.by_size(len(data)) or secret_scan.by_content(data):
         return why
     digest = hashlib.sha256(data).hexdigest()
     if len(data) == s.st_size:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.copying.copy import Transfer, copy
+from cluster.broadcast.copy import Transfer, copy
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold

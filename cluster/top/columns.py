@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cluster.top.seen import Gpu, HostSeen, Rank
+from cluster.top.snapshot import Gpu, HostSeen, Rank
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 

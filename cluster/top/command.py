@@ -13,9 +13,9 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.terminal import print_json, terminal_size, unfiltered
-from cluster.top.gather import FRAME_S, SPREAD_S, Gatherer, one_frame
+from cluster.top.collector import FRAME_S, SPREAD_S, Gatherer, one_frame
 from cluster.top.keys import Keys
-from cluster.top.seen import Frame
+from cluster.top.snapshot import Frame
 from cluster.top.table import SORTS, View, lines, scrolled
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.hang_detection.rank_state import Phase
 from cluster.health.known_faults import SILENT_FIELDS
 from cluster.health.smi import measure, unbracketed
 from cluster.top.onhost.gpus import QUERY
-from cluster.top.seen import Gpu, JobSeen, Rank, Rates, Vitals
-from cluster.watching.seen import Phase
+from cluster.top.snapshot import Gpu, JobSeen, Rank, Rates, Vitals
 
 _MIB = 1 << 20
 _STALE_S = 5.0  # nvidia-smi prints every second

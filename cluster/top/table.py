@@ -9,7 +9,7 @@ from cluster import hostset
 from cluster.printable import printable
 from cluster.terminal import counted
 from cluster.top.columns import Column, chosen, gpus, ranks
-from cluster.top.seen import Frame, HostSeen, JobSeen, Rank
+from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank
 
 if TYPE_CHECKING:
     from rich.text import Text

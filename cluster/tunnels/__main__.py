@@ -75,7 +75,7 @@ def start(wanted: Wanted) -> Service:
     try:
         with paths.log.open("wb") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", "cluster.tunnels.keeper", str(paths.folder)],
+                [sys.executable, "-m", "cluster.tunnels.service_process", str(paths.folder)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -16,12 +16,12 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
 from cluster.inventory import Cluster
-from cluster.ssh.ending import undisturbed
 from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import complaint, marked, trouble
+from cluster.ssh.noise_filter import complaint, marked, trouble
 from cluster.ssh.options import way_to
 from cluster.ssh.program import NoAnswer, answer_of
+from cluster.ssh.terminate import undisturbed
 from cluster.tunnels.local_port import LocalPort
 from cluster.tunnels.service import Service, Wanted
 from cluster.typed import from_json
@@ -143,7 +143,7 @@ def _stay(services: Services, service: Service) -> None:
 
 def table(services: Sequence[Service]) -> str:
     """Format a line per service, without its secrets."""
-    from cluster.jobs.show import duration
+    from cluster.jobs.client.show import duration
 
     if not services:
         return "nothing is served: inv tensorboard and inv jupyter begin it"

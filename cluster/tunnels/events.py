@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.jobpage.metrics import record_of, whole_lines
-from cluster.jobs.lookup import find
+from cluster.jobs.curves.metrics import record_of, whole_lines
 from cluster.jobs.record import JobPaths, jobs_folder
+from cluster.jobs.records import find
 from cluster.ssh.onhost import trusted_files
 from cluster.tunnels.service import Wanted
 

@@ -82,7 +82,7 @@ def _with_password(app: App, kept: str) -> App:
     import base64
     import binascii
 
-    from cluster.tunnels.front import is_right
+    from cluster.tunnels.tls_proxy import is_right
 
     known: set[str] = set()  # correct headers, which browsers repeat with every request
     one_guess_at_a_time = threading.Lock()

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # designs.py is beside the tests
 from cfn.aws import Aws
 from cfn.template.design import TAG
 from cluster.clusterfile.model import Access, ClusterFile, Nodes
-from cluster.lab import lab as labs
-from cluster.lab import network
-from cluster.lab.aws import FakeAws, start
-from cluster.lab.aws.driver import LabDriver, empty_lab
+from lab import lab as labs
+from lab import network
+from lab.aws import FakeAws, start
+from lab.aws.driver import LabDriver, empty_lab
 from tests.conftest import PATIENCE_S
 
 SCALE = 0.05  # our seconds for one of AWS's: a time-out of 30 minutes takes 90 s, longer than any test

@@ -6,7 +6,7 @@ from typing import Any
 from cfn.instances import InstanceType, instance_type
 from cfn.template.design import Design
 from cluster.clusterfile.model import Access, ClusterFile, Master, Network, Nodes, Ssh, Storage
-from cluster.lab.aws.inner import client
+from lab.aws.moto_client import client
 
 AMI = "ami-0123456789abcdef0"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import boto3
 
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.conftest import NOT_YET, PATIENCE_S
 
 IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cfn import lease
+from cfn import guard_deadline
 from cfn.aws import Aws
 from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.activity import BOOT
 from cluster.guard.onhost.policy import BOOTING
 from cluster.inventory import ROOT
-from cluster.lab import nodes
-from cluster.lab.aws.driver import LabDriver
-from cluster.lab.aws.imds import NODE
-from cluster.lab.record import SHARED
 from cluster.ssh.fanout import wait_until
+from lab import nodes
+from lab.aws.driver import LabDriver
+from lab.aws.imds import NODE
+from lab.record import SHARED
 from tests.conftest import PATIENCE_S, wait_for
 
 HOUR_S = 3600.0
@@ -108,7 +108,7 @@ class One:
 
     @property
     def end(self) -> datetime.datetime:
-        return min(lease.ends(Aws("us-east-1"), self.file).values())
+        return min(guard_deadline.ends(Aws("us-east-1"), self.file).values())
 
     @property
     def instance(self) -> str:

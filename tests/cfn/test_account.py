@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError
 from designs import design
 
-from cfn import account, blocks, changes
+from cfn import capacity_blocks, changes, named_resources
 from cfn.aws import Aws, AwsError, asking, pages
 from cfn.changes import Change, ChangeSet
 from cfn.plan import Plan
@@ -53,10 +53,10 @@ def test_existing_subnets_are_told_by_zone() -> None:
         subnet(PRIVATE, "b", AvailableIpAddressCount=5), subnet(OTHER, "a"), subnet(PUBLIC, "b"),
     )  # fmt: skip
 
-    both = account.subnets(there, in_vpc((PRIVATE, OTHER)), 5)
+    both = named_resources.subnets(there, in_vpc((PRIVATE, OTHER)), 5)
     assert [("us-east-1b", ("", PRIVATE)), ("us-east-1a", ("", OTHER))] == list(both.items())
-    assert {"us-east-1b": (PUBLIC, PRIVATE)} == account.subnets(there, in_vpc(PRIVATE, PUBLIC), 5)
-    assert {} == account.subnets(answering(ec2={}), cluster(), 5), "the stack makes its own"
+    assert {"us-east-1b": (PUBLIC, PRIVATE)} == named_resources.subnets(there, in_vpc(PRIVATE, PUBLIC), 5)
+    assert {} == named_resources.subnets(answering(ec2={}), cluster(), 5), "the stack makes its own"
 
 
 @pytest.mark.parametrize(
@@ -82,22 +82,24 @@ def test_subnets_that_do_not_fit_are_named(file: ClusterFile, said: str) -> None
         subnet("subnet-01234569", "a"),
     )
     with pytest.raises(FieldError, match=r"^network\." + said):
-        account.subnets(there, file, 5)
+        named_resources.subnets(there, file, 5)
 
 
 def test_other_refusals_are_not_taken_for_things_that_are_not_there() -> None:
     """Whoever may not look has not found out that nothing is there."""
     denied = refused("UnauthorizedOperation")
     with pytest.raises(FieldError, match=f"network.vpc: {VPC} does not exist in us-east-1"):
-        account.subnets(answering(ec2={"describe_vpcs": refused("InvalidVpcID.NotFound")}), in_vpc(), 5)
+        named_resources.subnets(answering(ec2={"describe_vpcs": refused("InvalidVpcID.NotFound")}), in_vpc(), 5)
     for ec2 in ({"describe_vpcs": denied}, {"describe_vpcs": {}, "describe_subnets": denied}):
         with pytest.raises(type(denied), match="UnauthorizedOperation"):
-            account.subnets(answering(ec2=ec2), in_vpc(), 5)
+            named_resources.subnets(answering(ec2=ec2), in_vpc(), 5)
     reserved = cluster(instance_type=KIND, capacity="reservation", reservation=CR)
     with pytest.raises(type(denied), match="UnauthorizedOperation"):
-        account.reservation(answering(ec2={"describe_capacity_reservations": denied}), reserved)
+        named_resources.reservation(answering(ec2={"describe_capacity_reservations": denied}), reserved)
     with pytest.raises(type(denied), match="UnauthorizedOperation"):
-        account.mount_target(answering(efs={"describe_file_systems": denied}), with_efs(), "us-east-1a", VPC, None)
+        named_resources.mount_target(
+            answering(efs={"describe_file_systems": denied}), with_efs(), "us-east-1a", VPC, None
+        )
 
 
 def reserving(**said: Any) -> Aws:
@@ -134,8 +136,8 @@ def wanting(workers: int, **nodes: Any) -> ClusterFile:
 )
 def test_a_reservation_with_just_enough_room_is_taken(said: dict[str, Any]) -> None:
     """What the cluster has of it counts; all of one that has not begun does."""
-    assert KIND == account.reservation(reserving(**said), wanting(3))["InstanceType"]
-    assert {} == account.reservation(answering(ec2={}), cluster())
+    assert KIND == named_resources.reservation(reserving(**said), wanting(3))["InstanceType"]
+    assert {} == named_resources.reservation(answering(ec2={}), cluster())
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_a_reservation_with_just_enough_room_is_taken(said: dict[str, Any]) -> N
 def test_a_reservation_that_does_not_fit_says_why(said: dict[str, Any], nodes: dict[str, Any], refusal: str) -> None:
     """And what would."""
     with pytest.raises(FieldError) as error:
-        account.reservation(reserving(**said), wanting(**nodes))
+        named_resources.reservation(reserving(**said), wanting(**nodes))
     assert str(error.value).startswith(refusal)
 
 
@@ -180,22 +182,22 @@ def test_a_reservation_that_nobody_has() -> None:
     for code in ("InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed"):
         there = answering(ec2={"describe_capacity_reservations": refused(code)})
         with pytest.raises(FieldError, match=f"nodes.reservation: {CR} does not exist in us-east-1; give the id of"):
-            account.reservation(there, wanting(1))
+            named_resources.reservation(there, wanting(1))
 
 
 def test_a_reservation_begins_when_ec2_says_so() -> None:
     """Of one that has begun nothing is waited for; too short a wait is refused with one that is long enough."""
     now = datetime.datetime.now(datetime.UTC)
     later = now + datetime.timedelta(minutes=90)
-    at = account.begins({"State": "scheduled", "StartDate": later})
-    assert 0.0 == account.check_begun("", CR) == account.check_begun(f"{now:{account.UTC}}", CR)
-    assert 5000 < account.check_begun(at, CR, 2 * 3600.0) <= 5400
+    at = named_resources.begins({"State": "scheduled", "StartDate": later})
+    assert 0.0 == named_resources.check_begun("", CR) == named_resources.check_begun(f"{now:{named_resources.UTC}}", CR)
+    assert 5000 < named_resources.check_begun(at, CR, 2 * 3600.0) <= 5400
     for wait_s in (0.0, 3600.0):
         with pytest.raises(
             FieldError, match=rf"nodes.reservation: {CR} begins at {later:%Y-%m-%d %H:%M} UTC.*--wait 2h"
         ):
-            account.check_begun(at, CR, wait_s)
-    assert "" == account.begins({"State": "active", "StartDate": later}) == account.begins({})
+            named_resources.check_begun(at, CR, wait_s)
+    assert "" == named_resources.begins({"State": "active", "StartDate": later}) == named_resources.begins({})
 
 
 def with_efs(efs: str = EFS) -> ClusterFile:
@@ -224,15 +226,15 @@ def test_the_mount_target_of_the_zone_is_used() -> None:
     """One that does not say where it is, too; none where the stack makes its own, or nobody has made one there."""
     two = mounted(target("a", "us-east-1a"), target("b", "us-east-1b"))
 
-    assert ("address of b", "sg-b") == account.mount_target(two, with_efs(), "us-east-1b", VPC, None)
-    assert ("address of a", "sg-a") == account.mount_target(two, with_efs(), "us-east-1a", VPC, {"Zone": "x"})
-    assert ("", "") == account.mount_target(two, with_efs(), "us-east-1c", VPC, None)
-    assert ("address of c", "sg-c") == account.mount_target(
+    assert ("address of b", "sg-b") == named_resources.mount_target(two, with_efs(), "us-east-1b", VPC, None)
+    assert ("address of a", "sg-a") == named_resources.mount_target(two, with_efs(), "us-east-1a", VPC, {"Zone": "x"})
+    assert ("", "") == named_resources.mount_target(two, with_efs(), "us-east-1c", VPC, None)
+    assert ("address of c", "sg-c") == named_resources.mount_target(
         mounted(target("c", None)), with_efs(), "us-east-1d", VPC, {}
     )
     nobody = answering(efs={})
-    assert ("", "") == account.mount_target(nobody, with_efs(""), "us-east-1a", VPC, None)
-    assert ("", "") == account.mount_target(nobody, with_efs(), "us-east-1a", VPC, {"MountTarget": "fsmt-1"})
+    assert ("", "") == named_resources.mount_target(nobody, with_efs(""), "us-east-1a", VPC, None)
+    assert ("", "") == named_resources.mount_target(nobody, with_efs(), "us-east-1a", VPC, {"MountTarget": "fsmt-1"})
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_the_mount_target_of_the_zone_is_used() -> None:
 def test_a_file_system_that_cannot_be_used_says_why(there: Aws, said: str) -> None:
     """Before anything is made."""
     with pytest.raises(FieldError) as error:
-        account.mount_target(there, with_efs(), "us-east-1a", VPC, None)
+        named_resources.mount_target(there, with_efs(), "us-east-1a", VPC, None)
     assert str(error.value).startswith(said)
 
 
@@ -267,13 +269,13 @@ def test_a_file_system_that_cannot_be_used_says_why(there: Aws, said: str) -> No
 def test_a_bucket_that_cannot_be_reached_says_why(code: str, reason: str) -> None:
     """By the field that names it; a file that names none is not asked about."""
     refusing, own = answering(s3={"head_bucket": refused(code)}), Storage(s3="s3://xyz/a")
-    account.check_buckets(answering(s3={"head_bucket": {}}), with_(cluster(), storage=own))
-    account.check_buckets(refusing, cluster())
+    named_resources.check_buckets(answering(s3={"head_bucket": {}}), with_(cluster(), storage=own))
+    named_resources.check_buckets(refusing, cluster())
     for field, storage in (("s3", own), ("fsx_s3", Storage(fsx_gib=1200, fsx_s3="s3://xyz/b"))):
         with pytest.raises(
             FieldError, match=f"storage.{field}: bucket 'xyz' {reason}; give an existing bucket of yours"
         ):
-            account.check_buckets(refusing, with_(cluster(), storage=storage))
+            named_resources.check_buckets(refusing, with_(cluster(), storage=storage))
 
 
 class Unreachable(BotoCoreError):
@@ -367,7 +369,7 @@ def test_a_size_that_is_not_sold_is_refused(instances: int, days: int) -> None:
     with pytest.raises(
         ConfigError, match=r"--instances .*: a block has 1 to 64|--days .*: AWS sells blocks of 1 to 14"
     ):
-        blocks.offers(offering(), [KIND], instances, days)
+        capacity_blocks.offers(offering(), [KIND], instances, days)
 
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"

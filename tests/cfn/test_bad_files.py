@@ -11,7 +11,7 @@ import pytest
 from cfn import plan
 from cluster.clusterfile import text as clusterfile
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 
 GOOD = {"access.ssh_from": "203.0.113.7/32"}
 CHANGING = ("Create", "Delete", "Update", "Run", "Terminate", "Put", "Modify", "Authorize", "Execute", "Allocate")

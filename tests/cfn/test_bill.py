@@ -9,13 +9,13 @@ import pytest
 
 from cfn import cost
 from cfn.cost import ControlPlane, Cost, HostCost
-from cfn.eks import cost as eks_cost
 from cfn.prices import PriceList
 from cfn.provider import Stacks
 from cfn.stack import StackError
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError, NothingToDo
 from cluster.guard.onhost.history import Span
+from eks.stack import cost as eks_cost
 from tests.cfn.answers import answering, refused
 from tests.cfn.conftest import cluster
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cfn import account as account_of_aws
-from cfn import blocks, failover, plan, stop
+from cfn import capacity_blocks, failover, plan, stop
+from cfn import named_resources as account_of_aws
 from cfn.aws import Aws, AwsError
 from cluster.clusterfile import text
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 from tests.cfn.test_bad_files import reservation
 from tests.cfn.test_tasks import inv
@@ -47,8 +47,8 @@ def offer(number: int, **changed: Any) -> dict[str, Any]:
 def test_a_bought_block_is_what_the_cluster_runs_in(fake: FakeAws, account: Aws) -> None:
     """Tagged as ours; the fields that the task prints are those that a plan takes; nobody buys it again."""
     fake.world.block_offers = [offer(1)]
-    found = blocks.offers(account, [KIND], 2, 1)
-    name = blocks.buy(account, found[0], "demo")
+    found = capacity_blocks.offers(account, [KIND], 2, 1)
+    name = capacity_blocks.buy(account, found[0], "demo")
 
     block = account.client("ec2").describe_capacity_reservations(CapacityReservationIds=[name])["CapacityReservations"][
         0
@@ -57,9 +57,9 @@ def test_a_bought_block_is_what_the_cluster_runs_in(fake: FakeAws, account: Aws)
     made = plan.make(account, cluster(instance_type=KIND, workers=1, capacity="capacity-block", reservation=name))
     assert ("us-east-1a", "2027-01-17T11:30:00Z") == (made.design.zone, made.design.block_ends)
     with pytest.raises(AwsError, match=r"buying cb-\w+: PurchaseCapacityBlock was refused"):
-        blocks.buy(account, found[0], "demo")
+        capacity_blocks.buy(account, found[0], "demo")
     with pytest.raises(ConfigError, match="not among today's 0 offers"):
-        blocks.pick(blocks.offers(account, [KIND], 2, 1), found[0].id)
+        capacity_blocks.pick(capacity_blocks.offers(account, [KIND], 2, 1), found[0].id)
 
 
 def test_what_a_cluster_has_of_its_reservation_is_its_own(fake: FakeAws, account: Aws, scene: Scene) -> None:

@@ -9,14 +9,14 @@ from designs import design
 
 from cfn import create, plan, rights
 from cfn.aws import Aws
-from cfn.eks import rights as eks_rights
-from cfn.eks import template as eks_template
 from cfn.statements import SIZE
 from cfn.template import template
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import Access, ClusterFile, Nodes, Storage
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.world import ACCOUNT
+from eks.stack import rights as eks_rights
+from eks.stack import template as eks_template
+from lab.aws import FakeAws
+from lab.aws.state import ACCOUNT
 from tests.cfn.policies import VIA, Request, Statement, grants
 from tests.cfn.test_eks_template import on_eks
 

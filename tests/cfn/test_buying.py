@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from cfn import blocks, spending, stack
+from cfn import capacity_blocks, stack
 from cluster import terminal
 from cluster.clusterfile import text
 from cluster.errors import ConfigError, NothingToDo
+from dlami.tasks import cost_actions
 from tests.cfn.answers import account
 
 
@@ -34,7 +35,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A cluster file of three hosts; nobody at a terminal."""
     found = tmp_path / "cluster.toml"
     found.write_text(text.render({"name": "demo", "nodes.workers": 2, "access.ssh_from": "203.0.113.7/32"}))
-    monkeypatch.setattr(spending, "Aws", lambda region: account())
+    monkeypatch.setattr(cost_actions, "Aws", lambda region: account())
     types(monkeypatch)
     return str(found)
 
@@ -52,25 +53,27 @@ def test_blocks_are_offered_for_as_many_as_the_cluster_has(
     offers: list[Offer] = [Offer()]
     asked: list[Any] = []
     monkeypatch.setattr(
-        blocks, "offers", lambda aws, kinds, number, days, since=None: asked.append((number, days, since)) or offers
+        capacity_blocks,
+        "offers",
+        lambda aws, kinds, number, days, since=None: asked.append((number, days, since)) or offers,
     )
 
-    spending.show_blocks(path, 7, 0, "", False)
+    cost_actions.show_blocks(path, 7, 0, "", False)
     assert capsys.readouterr().out == "block cb-1\n"
-    spending.show_blocks(path, 1, 5, "2027-01-15", True)
+    cost_actions.show_blocks(path, 1, 5, "2027-01-15", True)
     assert json.loads(capsys.readouterr().out) == [{"id": "cb-1"}]
     offers.clear()
-    spending.show_blocks(path, 1, 5, "", False)
+    cost_actions.show_blocks(path, 1, 5, "", False)
     assert re.fullmatch(
         "AWS offers no block of 5 x .* for 1 day: try fewer, shorter, or later\n", capsys.readouterr().out
     )
-    spending.show_blocks(path, 1, 5, "", True)
+    cost_actions.show_blocks(path, 1, 5, "", True)
     assert json.loads(capsys.readouterr().out) == []
 
     day = datetime.datetime(2027, 1, 15, tzinfo=datetime.UTC)
     assert asked == [(3, 7, None), (5, 1, day), (5, 1, None), (5, 1, None)]
     with pytest.raises(ConfigError, match="--since 'tomorrow': write a day like 2027-01-15"):
-        spending.show_blocks(path, 1, 5, "tomorrow", False)
+        cost_actions.show_blocks(path, 1, 5, "tomorrow", False)
 
 
 def test_a_block_is_bought_after_its_name_and_its_price(
@@ -79,25 +82,27 @@ def test_a_block_is_bought_after_its_name_and_its_price(
     """Either no buys nothing, nor does --dry-run, nor who is not at a terminal."""
     bought: list[tuple[str, str]] = []
     asked: list[Any] = []
-    monkeypatch.setattr(blocks, "offers", lambda aws, kinds, number, days: asked.append((number, days)) or [Offer()])
-    monkeypatch.setattr(blocks, "pick", lambda offers, name: offers[0])
-    monkeypatch.setattr(blocks, "buy", lambda aws, offer, name: bought.append((offer.id, name)) or "cr-1")
+    monkeypatch.setattr(
+        capacity_blocks, "offers", lambda aws, kinds, number, days: asked.append((number, days)) or [Offer()]
+    )
+    monkeypatch.setattr(capacity_blocks, "pick", lambda offers, name: offers[0])
+    monkeypatch.setattr(capacity_blocks, "buy", lambda aws, offer, name: bought.append((offer.id, name)) or "cr-1")
 
-    spending.buy_block(path, 7, 0, "cb-1", True, False)
+    cost_actions.buy_block(path, 7, 0, "cb-1", True, False)
     assert capsys.readouterr() == ("would buy cb-1\n", "block cb-1\n")
-    spending.buy_block(path, 7, 4, "cb-1", True, True)
+    cost_actions.buy_block(path, 7, 4, "cb-1", True, True)
     assert json.loads(capsys.readouterr().out) == {"id": "cb-1"}
     assert asked == [(3, 7), (4, 7)]
     with pytest.raises(ConfigError, match="--buy asks twice: run it on a terminal"):
-        spending.buy_block(path, 7, 0, "cb-1", False, False)
+        cost_actions.buy_block(path, 7, 0, "cb-1", False, False)
     for words in (("no",), ("demo", "1234"), ("1234.50", "demo")):
         types(monkeypatch, *words)
         with pytest.raises(NothingToDo):
-            spending.buy_block(path, 7, 0, "cb-1", False, False)
+            cost_actions.buy_block(path, 7, 0, "cb-1", False, False)
     assert bought == []
     capsys.readouterr()
     types(monkeypatch, "demo", "1234.50")
-    spending.buy_block(path, 7, 0, "cb-1", False, False)
+    cost_actions.buy_block(path, 7, 0, "cb-1", False, False)
     out = capsys.readouterr().out
     assert "This pays 1,234.50 USD at once; it cannot be given back or moved. Type demo to go on: " in out
     assert out.endswith(
@@ -107,7 +112,7 @@ def test_a_block_is_bought_after_its_name_and_its_price(
         '    network.zone = "us-east-1a"\n'
     )
     types(monkeypatch, "demo", "1234.50")
-    spending.buy_block(path, 7, 0, "cb-1", False, True)
+    cost_actions.buy_block(path, 7, 0, "cb-1", False, True)
     assert '"nodes.reservation": "cr-1"' in capsys.readouterr().out
     assert bought == [("cb-1", "demo")] * 2
 
@@ -157,13 +162,13 @@ def test_the_cost_is_that_of_the_cluster_that_is_meant(
         return Found(goes_on)
 
     monkeypatch.setattr(stack, "find", lambda aws, name: name if name in there else None)
-    monkeypatch.setattr(spending.cost, "look", lambda aws, file: found("hosts"))
-    monkeypatch.setattr(spending.eks_cost, "look", lambda aws, file: found("eks"))
-    monkeypatch.setattr(spending, "_left_on_hosts", lambda folder: shows.append("forecast by hosts"))
-    monkeypatch.setattr(spending, "_left_on_pods", lambda folder: shows.append("forecast by pods"))
-    monkeypatch.setattr(spending, "_with_forecast", lambda found, ask: (ask(), found)[1])
+    monkeypatch.setattr(cost_actions.cost, "look", lambda aws, file: found("hosts"))
+    monkeypatch.setattr(cost_actions.eks_cost, "look", lambda aws, file: found("eks"))
+    monkeypatch.setattr(cost_actions, "_left_on_hosts", lambda folder: shows.append("forecast by hosts"))
+    monkeypatch.setattr(cost_actions, "_left_on_pods", lambda folder: shows.append("forecast by pods"))
+    monkeypatch.setattr(cost_actions, "_with_forecast", lambda found, ask: (ask(), found)[1])
 
-    spending.show_cost(path, no_jobs, True, of_eks=of_eks)
+    cost_actions.show_cost(path, no_jobs, True, of_eks=of_eks)
 
     out, err = capsys.readouterr()
     assert (", ".join(shows), json.loads(out), err) == (shown, {"cost": 1}, said)

@@ -11,13 +11,13 @@ import boto3
 import pytest
 from moto.ec2 import ec2_backends
 
-from cfn import create, disks, failover, hosts, in_stack, plan, room, stack, status, update
+from cfn import capacity, create, disks, failover, hosts, in_stack, plan, stack, status, update
 from cfn.aws import Aws
 from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile, Network
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.world import ACCOUNT
+from lab.aws import FakeAws
+from lab.aws.state import ACCOUNT
 from tests.cfn.conftest import cluster
 from tests.cfn.test_tasks import inv
 from tests.conftest import PATIENCE_S, wait_for
@@ -233,7 +233,7 @@ def test_subnets_of_several_zones_are_tried_in_their_order(fake: FakeAws, accoun
     ],
 )
 def test_words_that_mean_another_zone_may_help(said: str) -> None:
-    assert room.is_for_lack_of_room(said)
+    assert capacity.is_for_lack_of_room(said)
 
 
 @pytest.mark.parametrize(
@@ -245,4 +245,4 @@ def test_words_that_mean_another_zone_may_help(said: str) -> None:
     ],
 )
 def test_words_that_mean_no_zone_helps(said: str) -> None:
-    assert not room.is_for_lack_of_room(said)
+    assert not capacity.is_for_lack_of_room(said)

@@ -14,10 +14,10 @@ from cfn.checkout import Checkout
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.errors import ConfigError
-from cluster.lab import network
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.driver import LabDriver
-from cluster.lab.record import SHARED
+from lab import network
+from lab.aws import FakeAws
+from lab.aws.driver import LabDriver
+from lab.record import SHARED
 from tests.cfn.test_source import git
 from tests.conftest import PATIENCE_S
 

@@ -15,10 +15,10 @@ from typing import Any
 import designs
 import pytest
 
-from cfn.eks import template as of_eks
 from cfn.template import template
-from cluster.eks.document import Document, text
 from cluster.inventory import ROOT
+from eks.document import Document, text
+from eks.stack import template as of_eks
 from tests.cfn.test_eks_template import CASES
 from tests.eks.clusters import VARIANTS
 from tests.eks.test_documents import documents

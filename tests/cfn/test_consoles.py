@@ -7,9 +7,9 @@ import boto3
 import pytest
 from moto.ec2.responses import general
 
-from cluster.joining.console import consoles
-from cluster.joining.keys import HostKey
-from cluster.lab.aws import FakeAws
+from cluster.join.console import consoles
+from cluster.join.keys import HostKey
+from lab.aws import FakeAws
 
 CONSOLE = "[ 14.2] booted\n-----BEGIN SSH HOST KEY KEYS-----\n{} root@h\n-----END SSH HOST KEY KEYS-----\nlogin:\n"
 

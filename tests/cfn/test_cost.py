@@ -11,7 +11,7 @@ from cfn import cost, create, plan, prices, stop
 from cfn.aws import Aws
 from cluster.clusterfile.model import ClusterFile
 from cluster.guard.onhost.history import Span, past, spans
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 
 T = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from cfn import cost, prices, spending
+from cfn import cost, prices
 from cfn.aws import Aws
-from cfn.eks import life
-from cfn.eks import plan as eks_plan
-from cfn.eks import status as eks_status
-from cluster.eks.document import CLUSTER, JOB
-from cluster.eks.progress import PORT, told
 from cluster.jobs.process import this_process
 from cluster.jobs.record import JobPaths, Status, now, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.server import Server
-from cluster.lab.kube.store import Store
+from dlami.tasks import cost_actions
+from eks.document import CLUSTER, JOB
+from eks.progress import PORT, told
+from eks.stack import life
+from eks.stack import plan as eks_plan
+from eks.stack import status as eks_status
+from lab.kube.kinds import kind
+from lab.kube.server import Server
+from lab.kube.store import Store
 from tests.cfn.conftest import cluster
 from tests.cluster.jobs_here import a_job
 from tests.eks.few_pods import FewPods
@@ -120,7 +121,7 @@ def test_the_forecast_is_by_the_training_that_goes_on_longest(
     path.write_text(FILE.format(capacity, file.access.ssh_from))
 
     def said(no_jobs: bool = False) -> tuple[dict[str, Any], str]:
-        spending.show_cost(str(path), no_jobs, True)
+        cost_actions.show_cost(str(path), no_jobs, True)
         out, err = capsys.readouterr()
         return json.loads(out), err
 
@@ -132,7 +133,7 @@ def test_the_forecast_is_by_the_training_that_goes_on_longest(
     then = found["usd"] + found["usd_per_hour"]
     assert {"job": "long-1", "left_s": pytest.approx(3600), "usd": pytest.approx(then)} == found["forecast"]
     assert pytest.approx(usd_per_hour) == eks_status.look(account, file).usd_per_hour
-    spending.show_cost(str(path), False, False)
+    cost_actions.show_cost(str(path), False, False)
     assert "forecast  " in (words := capsys.readouterr().out) and "USD when long-1 is done, in 1.0 hours" in words
 
     with socket.create_server(("127.0.0.1", 0)) as nobody:

@@ -9,11 +9,11 @@ import pytest
 
 from cfn import orphans
 from cfn.aws import Aws
-from cfn.eks import life, plan
+from cfn.orphan_kinds import made
 from cfn.progress import wait_for
-from cfn.tagged import made
-from cfn.tasks import load
-from cluster.lab.aws import FakeAws
+from dlami.tasks.stack_actions import load
+from eks.stack import life, plan
+from lab.aws import FakeAws
 
 HERE, THERE = "us-east-1", "eu-west-1"
 FILE = """name = "demo"

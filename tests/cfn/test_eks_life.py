@@ -11,15 +11,16 @@ import pytest
 
 from cfn import orphans
 from cfn.aws import Aws
-from cfn.eks import life, plan, tasks
-from cfn.eks.design import file_for_eks
 from cfn.provider import Stacks
 from cfn.stack import find
-from cfn.tasks import load
-from cluster.eks.document import read
 from cluster.errors import ConfigError, NothingToDo
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
+from dlami.tasks import eks_actions
+from dlami.tasks.stack_actions import load
+from eks.document import read
+from eks.stack import life, plan
+from eks.stack.design import file_for_eks
+from lab.aws import FakeAws
 from tests.typed_words import typed
 
 FILE = """name = "demo"
@@ -85,7 +86,7 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     assert () == orphans.find(account, ["us-east-1"]).orphans, "what a living cluster has is no orphan"
 
     Path(path).write_text(FILE.replace("workers = 1", "workers = 2"))
-    tasks.make_cluster(path, True, False, False, False, False)
+    eks_actions.make_cluster(path, True, False, False, False, False)
     said = capsys.readouterr()
     assert "~ Nodes (AWS::EKS::Nodegroup)  ScalingConfig" in said.err
     assert "demo-eks is ready: 3 nodes" in said.out
@@ -107,7 +108,7 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     assert "the key of its secrets is deleted by AWS in 7 days" in text and "FSx" not in text
     assert [system] == [o.thing.item.id for o in orphans.find(account, ["us-east-1"]).orphans]
     with pytest.raises(NothingToDo, match="there is no stack demo-eks in us-east-1"):
-        tasks.remove_cluster(path, True, False, "", False)
+        eks_actions.remove_cluster(path, True, False, "", False)
 
 
 def test_a_lustre_that_stays_is_named_with_what_ends_it(

@@ -9,13 +9,13 @@ import pytest
 from cfnlint.api import lint
 from designs import SSM, VARIANTS, design
 
-from cfn.eks import template
-from cfn.eks.design import EksDesign, control_cidr, file_for_eks
-from cfn.eks.nodes import ROOT_DEVICE
 from cfn.template.design import Design
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import EksSettings, Network, Storage
-from cluster.eks.base import SERVICE_ACCOUNT
+from eks.base import SERVICE_ACCOUNT
+from eks.stack import template
+from eks.stack.design import EksDesign, control_cidr, file_for_eks
+from eks.stack.nodes import ROOT_DEVICE
 from tests.walking import walked
 
 OPERATOR = "arn:aws:iam::123456789012:role/Operator"
@@ -23,7 +23,7 @@ TWO = Network(vpc="vpc-0123456789abcdef0", private_subnet=("subnet-0123456789abc
 
 
 def on_eks(d: Design) -> EksDesign:
-    """The design of the same cluster file on EKS, as `cfn.eks.preflight` completes it."""
+    """The design of the same cluster file on EKS, as `eks.stack.preflight` completes it."""
     own = file_for_eks(d.file)
     has_vpc = bool(d.file.network.vpc)
     given: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(Design)}

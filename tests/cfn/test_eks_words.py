@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from designs import VARIANTS
 
-from cfn.eks import life, preflight, status, tasks
-from cfn.eks.balancers import Balancer, balancers
-from cfn.eks.design import file_for_eks
-from cfn.eks.plan import EksPlan
-from cfn.eks.status import EksStatus, Part
+from cfn.fixed_costs import Item
 from cfn.prices import PriceList
 from cfn.provider import Stacks
 from cfn.removal import Step
 from cfn.stack import Stack, StackError
-from cfn.standing import Item
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import EksSettings, Storage
 from cluster.errors import ClusterError, ConfigError
+from dlami.tasks import eks_actions
+from eks.stack import life, preflight, status
+from eks.stack.design import file_for_eks
+from eks.stack.load_balancers import Balancer, balancers
+from eks.stack.plan import EksPlan
+from eks.stack.status import EksStatus, Part
 from tests.cfn.answers import account, answering, refused
 from tests.cfn.conftest import cluster
 from tests.cfn.test_eks_template import CASES, TWO
@@ -273,7 +274,7 @@ def test_what_a_deletion_left_is_told_with_its_use() -> None:
     )
     kept = {"SharedFileSystem": "fs-1", "FastFileSystem": "fs-2"}
 
-    said = tasks.kept_text(file, own, kept, mount_name="abc", has_key=True).split("\n")
+    said = eks_actions.kept_text(file, own, kept, mount_name="abc", has_key=True).split("\n")
     assert [
         "demo-eks is deleted; kept: SharedFileSystem fs-1, FastFileSystem fs-2",
         'to use the files again: storage.efs = "fs-1" in a cluster file, for EKS or for the bare cluster; until then EFS '
@@ -292,10 +293,12 @@ def test_what_a_deletion_left_is_told_with_its_use() -> None:
         "demo-eks is deleted; kept: nothing of the stack",
         "yours, and still there: kubectl's context demo-eks: kubectl config delete-context demo-eks",
         "what else carries our tags: inv stack.orphans",
-    ] == tasks.kept_text(cluster(), own, {}, mount_name="", has_key=False).split("\n")
-    given = tasks.kept_text(cluster(), with_(own, storage=Storage(efs="fs-01234567")), {}, mount_name="", has_key=False)
+    ] == eks_actions.kept_text(cluster(), own, {}, mount_name="", has_key=False).split("\n")
+    given = eks_actions.kept_text(
+        cluster(), with_(own, storage=Storage(efs="fs-01234567")), {}, mount_name="", has_key=False
+    )
     assert 'storage.efs = "fs-01234567"' in given
-    assert (["a", "b"], []) == (tasks._given("a,,b"), tasks._given(""))
+    assert (["a", "b"], []) == (eks_actions._given("a,,b"), eks_actions._given(""))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +312,9 @@ def test_a_cli_that_fails_is_told_by_its_last_words(script: str, said: str, tmp_
     """What it did is the operator's to do again; one that is not there has to be installed."""
     cli = program(tmp_path, script)
     with pytest.raises(StackError, match=said):
-        tasks.write_kubeconfig([cli, "--x"])
+        eks_actions.write_kubeconfig([cli, "--x"])
     with pytest.raises(ConfigError, match="there is no AWS CLI here: install it, then /nowhere/aws --x"):
-        tasks.write_kubeconfig(["/nowhere/aws", "--x"])
+        eks_actions.write_kubeconfig(["/nowhere/aws", "--x"])
 
 
 def program(folder: Path, script: str) -> str:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cfn.lab_aws import cluster_values
 from cluster.clusterfile import text
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, load_cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.aws.driver import LabDriver
 from cluster.ssh.fanout import Reach
+from dlami.fake_aws import cluster_values
+from lab import lab as labs
+from lab.aws.driver import LabDriver
 from tests.cluster.test_job_hosts import a_job, started
 from tests.conftest import wait_for
 

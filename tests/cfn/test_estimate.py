@@ -17,7 +17,7 @@ from cfn.estimate.whole import Work, estimate
 from cfn.plan import speed_of
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
-from dlami.estimating import Estimating, estimates
+from dlami.tasks.estimate import Estimating, estimates
 from tests.conftest import PATIENCE_S
 
 

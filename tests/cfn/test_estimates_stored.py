@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cfn.estimate.choice import better
+from cfn.estimate.alternatives import better
 from cfn.estimate.goodput import Healing, goodput
 from cfn.estimate.layers import NETWORKS, Layer, network
 from cfn.estimate.machines import GPUS, Gpu, machine

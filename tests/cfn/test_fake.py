@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 from fake_groups import create
 
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 
 VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
 

@@ -8,14 +8,15 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from cfn import aws, create, plan, progress, rollback, stack, status, stop, succession, tasks, update
+from cfn import aws, create, plan, progress, replace_instance, rollback, stack, status, stop, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
 from cfn.stack import StackError
 from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.errors import ConfigError, NothingToDo
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.cloudformation import CloudFormation
+from dlami.tasks import stack_actions
+from lab.aws import FakeAws
+from lab.aws.cloudformation import CloudFormation
 
 Scene = Callable[..., Any]
 
@@ -108,7 +109,7 @@ def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, fi
     assert now.cause is not None and "WorkerNodes" == now.cause.resource
     assert "failed mount-shared" in str(now)
     kept = create.delete(account, file, quiet)
-    assert "until then EFS bills its size" in tasks.kept_text(file, kept)
+    assert "until then EFS bills its size" in stack_actions.kept_text(file, kept)
 
 
 def test_a_silent_node_ends_in_a_time_out_and_the_stack_must_go_first(
@@ -241,7 +242,7 @@ def test_a_suspended_process_is_said_before_a_task_relies_on_it(
     suspend("Launch", "AZRebalance")
     for act in (
         lambda: update.replace(account, guarded, "1", quiet),
-        lambda: succession.end(account, stack.outputs(account, "demo"), hosts[1].address, 1),
+        lambda: replace_instance.end(account, stack.outputs(account, "demo"), hosts[1].address, 1),
     ):
         with pytest.raises(StackError, match=r"nothing was changed: 'aws autoscaling resume-processes .*demo-workers"):
             act()
@@ -293,4 +294,4 @@ def test_what_was_deleted_by_hand_is_missed_by_every_task_that_needs_it(
     with pytest.raises(StackError, match="deleted outside the stack"):
         stop.start(account, file, quiet)
     assert {} == create.delete(account, file, quiet)
-    assert "kept: nothing" in tasks.kept_text(file, {})
+    assert "kept: nothing" in stack_actions.kept_text(file, {})

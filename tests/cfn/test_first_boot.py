@@ -18,9 +18,9 @@ from cfn.aws import Aws
 from cfn.template import firstboot
 from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.inventory import ROOT
-from cluster.lab import network
-from cluster.lab.aws.driver import LabDriver
-from cluster.lab.record import SHARED
+from lab import network
+from lab.aws.driver import LabDriver
+from lab.record import SHARED
 from tests.conftest import PATIENCE_S, wait_for
 
 # The operator's own: what a node is told, where all see it.

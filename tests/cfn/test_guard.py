@@ -19,7 +19,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import cost, create, lease, plan, stop
+from cfn import cost, create, guard_deadline, plan, stop
 from cfn.aws import Aws
 from cfn.progress import wait_for
 from cluster.clusterfile.model import ClusterFile, Guard
@@ -28,7 +28,7 @@ from cluster.guard.onhost.activity import Process, busy, typed
 from cluster.guard.onhost.api import ACTION, Api
 from cluster.guard.onhost.renew import Place
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 from tests.conftest import PATIENCE_S
 
@@ -220,7 +220,7 @@ def test_a_single_master_that_is_replaced_goes_on_and_a_cluster_that_is_started_
     create.create(account, plan.make(account, alone), lambda _: None)
     guarded = Cluster(fake, tmp_path)
     guarded.pass_time()
-    end, began = lease.ends(account, alone), remembered(tmp_path)["began"]
+    end, began = guard_deadline.ends(account, alone), remembered(tmp_path)["began"]
     for _ in range(8):
         guarded.pass_time()
     group = fake.world.groups["us-east-1", "demo-master"]
@@ -230,7 +230,7 @@ def test_a_single_master_that_is_replaced_goes_on_and_a_cluster_that_is_started_
     guarded.pass_time()
     state = remembered(tmp_path)
     assert [group.members[0].id] == state["instances"] != [old]
-    assert (end, began) == (lease.ends(account, alone), state["began"])
+    assert (end, began) == (guard_deadline.ends(account, alone), state["began"])
     assert 9 * STEP / 3600 == pytest.approx(state["hours"], abs=0.1)
 
     guarded.minutes_until_nothing_costs()
@@ -238,7 +238,9 @@ def test_a_single_master_that_is_replaced_goes_on_and_a_cluster_that_is_started_
     guarded.pass_time()
     again = remembered(tmp_path)
     assert again["began"] > began + 3600
-    assert min(lease.ends(account, alone).values()).timestamp() == pytest.approx(again["began"] + 3600, abs=300)
+    assert min(guard_deadline.ends(account, alone).values()).timestamp() == pytest.approx(
+        again["began"] + 3600, abs=300
+    )
     assert again["hours"] >= 1, "the budget is for all runs"
 
 

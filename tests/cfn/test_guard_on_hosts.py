@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cfn import cost, create, lease, plan
+from cfn import cost, create, guard_deadline, plan
 from cfn.aws import Aws
-from cfn.lab_aws import cluster_values
 from cluster.clusterfile import text
-from cluster.lab.aws.driver import LabDriver
+from dlami.fake_aws import cluster_values
+from lab.aws.driver import LabDriver
 from tests.cfn.guard_faults import CLOCK, FAULTS, HOUR_S, One, fake, forward, late
 from tests.conftest import PATIENCE_S, wait_for
 
@@ -71,12 +71,12 @@ def comes_later(one: One) -> None:
 
 def ends(account: Aws, clusters: Iterable[One]) -> list[datetime.datetime]:
     """Those that AWS has still to execute."""
-    return [end for one in clusters for end in lease.ends(account, one.file).values()]
+    return [end for one in clusters for end in guard_deadline.ends(account, one.file).values()]
 
 
 def left(account: Aws, clusters: dict[str, One]) -> list[One]:
     """Those whose end has not come. AWS's clock goes on while one is waited for, and the next may be due."""
-    return [one for one in clusters.values() if not lease.is_at_zero(account, one.file)]
+    return [one for one in clusters.values() if not guard_deadline.is_at_zero(account, one.file)]
 
 
 def pass_hours(driver: LabDriver, account: Aws, clusters: dict[str, One], until: datetime.datetime) -> None:
@@ -129,7 +129,7 @@ def test_a_forgotten_cluster_ends_in_time_whatever_befalls_its_master(
     last = max(one.forgotten_at for one in clusters.values())
     pass_hours(driver, account, clusters, last + datetime.timedelta(minutes=IDLE_MINUTES + 5))
 
-    assert {} == {name: one.state for name, one in clusters.items() if not lease.is_at_zero(account, one.file)}
+    assert {} == {name: one.state for name, one in clusters.items() if not guard_deadline.is_at_zero(account, one.file)}
     later = forward(driver, HOUR_S)
     minutes = {}
     for name, one in clusters.items():

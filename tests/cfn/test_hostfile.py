@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cfn import create, hostfile, in_stack, plan, tasks
+from cfn import create, hostfile, in_stack, plan
 from cfn.aws import Aws
 from cfn.hosts import Member
 from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile
 from cluster.inventory import Tunnel, load_cluster
-from cluster.lab.aws import FakeAws
+from dlami.tasks import stack_actions
+from lab.aws import FakeAws
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefakefakefakefake"
 
@@ -69,7 +70,7 @@ def test_without_an_open_port_the_operator_is_told_what_ssh_needs(
     path = tmp_path / "cluster.toml"
     text.write(path, text.render(in_stack.values(closed)))
 
-    tasks.write_hosts(str(path), "stack", force=False, dry_run=False)
+    stack_actions.write_hosts(str(path), "stack", force=False, dry_run=False)
 
     said = capsys.readouterr().out
     assert "tasks reach the master through Session Manager, by the AWS CLI and its Session Manager plugin" in said
@@ -90,7 +91,7 @@ def test_through_an_endpoint_the_master_is_known_and_our_own_key_is_lent(
     path = tmp_path / "cluster.toml"
     text.write(path, text.render(in_stack.values(closed)))
 
-    tasks.write_hosts(str(path), "stack", force=False, dry_run=False)
+    stack_actions.write_hosts(str(path), "stack", force=False, dry_run=False)
     words = hostfile.ssh_command(account, closed, tmp_path)
 
     access = load_cluster(str(tmp_path)).access

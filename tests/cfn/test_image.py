@@ -9,7 +9,7 @@ from cfn import image, plan
 from cfn.aws import Aws
 from cfn.image import check_release, check_system
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 
 DLAMIS = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu"

@@ -10,14 +10,15 @@ import boto3
 import pytest
 from designs import VARIANTS
 
-from cfn import changes, cost, create, hostfile, in_stack, plan, stack, status, tasks, update
+from cfn import changes, cost, create, hostfile, in_stack, plan, stack, status, update
 from cfn.aws import Aws
 from cfn.stack import StackError
 from cluster import written
 from cluster.clusterfile import text
 from cluster.clusterfile.model import ClusterFile, Ssh
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
+from dlami.tasks import stack_actions
+from lab.aws import FakeAws
 from tests.walking import walked
 
 
@@ -63,9 +64,9 @@ def test_the_set_up_script_travels_with_the_stack(
     own = with_(file, setup=str(script))
     create.create(account, plan.make(account, own), quiet)
 
-    tasks.write_file(str(there / "cluster.toml"), from_stack="demo")
+    stack_actions.write_file(str(there / "cluster.toml"), from_stack="demo")
 
-    assert with_(own, setup=str(there / "prepare.sh")) == tasks.load(str(there / "cluster.toml"))
+    assert with_(own, setup=str(there / "prepare.sh")) == stack_actions.load(str(there / "cluster.toml"))
     assert "#!/bin/sh\necho one\n" == (there / "prepare.sh").read_text()
     assert () == status.look(account, own).differs
     script.write_text("#!/bin/sh\necho two\n")
@@ -86,19 +87,19 @@ def test_a_colleague_takes_the_file_from_the_stack(
     update.execute(account, update.prepare(account, more), more, quiet)
     path = tmp_path / "cluster.toml"
 
-    tasks.write_file(str(path), from_stack="demo")
+    stack_actions.write_file(str(path), from_stack="demo")
 
     assert more == text.read(path)
     with pytest.raises(ConfigError, match="is there already"):
-        tasks.write_file(str(path), from_stack="demo")
+        stack_actions.write_file(str(path), from_stack="demo")
     with pytest.raises(StackError, match="there is no stack other"):
-        tasks.write_file(str(tmp_path / "x"), from_stack="other")
+        stack_actions.write_file(str(tmp_path / "x"), from_stack="other")
     next(iter(fake.world.stacks.values())).text = "{}"
     with pytest.raises(StackError, match="holds no cluster file: copy the one"):
-        tasks.write_file(str(tmp_path / "x"), from_stack="demo")
+        stack_actions.write_file(str(tmp_path / "x"), from_stack="demo")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(ConfigError, match="give --region"):
-        tasks.write_file(str(tmp_path / "x"), from_stack="demo")
+        stack_actions.write_file(str(tmp_path / "x"), from_stack="demo")
 
 
 def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
@@ -116,7 +117,7 @@ def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
     listing = "ListStackResources"
     scene("faults", {"service": "cloudformation", "action": listing, "code": "AccessDenied", "status": 403, "times": 9})
 
-    tasks.write_file(str(path), from_stack="demo")
+    stack_actions.write_file(str(path), from_stack="demo")
     status.look(account, file)
     written.write(hostfile.targets(account, path, file), force=False)
     update.replace(account, file, "2", quiet)

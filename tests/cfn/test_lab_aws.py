@@ -10,20 +10,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from cfn import lab_aws, tasks
 from cluster.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.record import SHARED
 from cluster.locate import LABS
+from dlami import fake_aws
+from dlami.tasks import stack_actions
+from lab import lab as labs
+from lab.record import SHARED
 from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
 def some_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of labs, empty."""
-    for module in ("cluster.locate", "cfn.tasks"):
+    for module in ("cluster.locate", "dlami.tasks.stack_actions"):
         monkeypatch.setattr(f"{module}.LABS", tmp_path / "labs")
     return tmp_path / "labs"
 
@@ -33,7 +34,7 @@ def test_a_cluster_file_with_the_stacks_tables_means_the_stack(some_labs: Path, 
     text.write(path, text.render({"name": "demo"}))
     (some_labs / "one").mkdir(parents=True)
     (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
-    assert "stack" == tasks.source_of_hosts(str(path))
+    assert "stack" == stack_actions.source_of_hosts(str(path))
 
 
 def test_without_a_stack_the_only_lab_is_meant(some_labs: Path, tmp_path: Path) -> None:
@@ -43,8 +44,8 @@ def test_without_a_stack_the_only_lab_is_meant(some_labs: Path, tmp_path: Path) 
     for name in ("one", "half"):
         (some_labs / name).mkdir(parents=True)
     (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
-    assert "lab:one" == tasks.source_of_hosts(str(path))
-    assert "lab:one" == tasks.source_of_hosts(str(tmp_path / "none.toml"))
+    assert "lab:one" == stack_actions.source_of_hosts(str(path))
+    assert "lab:one" == stack_actions.source_of_hosts(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(("names", "said"), [((), "there is no lab"), (("a", "b"), "there are 2 labs (a, b)")])
@@ -53,7 +54,7 @@ def test_neither_says_what_to_give(some_labs: Path, tmp_path: Path, names: tuple
         (some_labs / name).mkdir(parents=True)
         (some_labs / name / "hosts").write_text("10.0.0.1 slots=1\n")
     with pytest.raises(ConfigError, match="--source stack with --file, or --source lab:NAME") as error:
-        tasks.source_of_hosts(str(tmp_path / "none.toml"))
+        stack_actions.source_of_hosts(str(tmp_path / "none.toml"))
     assert said in str(error.value)
 
 
@@ -90,17 +91,17 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
 def test_a_fake_of_other_nodes_or_of_a_lab_that_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is made."""
     with pytest.raises(ConfigError, match="--nodes many is not known: give one of lab, ready, none"):
-        lab_aws.serve("mine", 0, 0.0, "many")
-    monkeypatch.setattr(lab_aws, "lab_names", lambda: ["mine"])
+        fake_aws.serve("mine", 0, 0.0, "many")
+    monkeypatch.setattr(fake_aws, "lab_names", lambda: ["mine"])
     with pytest.raises(ConfigError, match="there is a lab mine already: 'inv lab"):
-        lab_aws.serve("mine", 0, 0.0, "lab")
+        fake_aws.serve("mine", 0, 0.0, "lab")
 
 
 def test_a_cluster_file_for_lab_hosts_is_theirs(tmp_path: Path) -> None:
     """Its network halved, its key, and a way in without public addresses; it is one that can be read."""
     lab = SimpleNamespace(name="mine", network="10.77.0.0/16", key=tmp_path / "key", project=ROOT)
 
-    values = lab_aws.cluster_values(lab)
+    values = fake_aws.cluster_values(lab)
     read = text.parse(tomllib.loads(text.render(values)))
 
     assert (read.name, read.access.mode, read.nodes.workers, read.ssh.user) == ("mine", "ssm", 3, "root")

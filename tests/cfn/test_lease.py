@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, in_stack, lease, plan, update
+from cfn import create, guard_deadline, in_stack, plan, update
 from cfn.aws import Aws
 from cfn.progress import wait_for
 from cfn.stack import find
@@ -24,7 +24,7 @@ from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.errors import ClusterError
 from cluster.guard.onhost import api
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.conftest import PATIENCE_S
 
 Scene = Callable[..., Any]
@@ -47,7 +47,7 @@ def sizes(fake: FakeAws) -> list[int]:
 
 def minutes_left(account: Aws, file: ClusterFile) -> list[float]:
     now = datetime.datetime.now(datetime.UTC)
-    return [(at - now).total_seconds() / 60 for at in lease.ends(account, file).values()]
+    return [(at - now).total_seconds() / 60 for at in guard_deadline.ends(account, file).values()]
 
 
 def test_each_group_has_its_end_while_the_stack_is_still_being_made(
@@ -62,7 +62,7 @@ def test_each_group_has_its_end_while_the_stack_is_still_being_made(
 
     making = threading.Thread(target=make, daemon=True)
     making.start()
-    assert wait_for(lambda: len(lease.ends(account, file)) == 2, 300, lambda: None)
+    assert wait_for(lambda: len(guard_deadline.ends(account, file)) == 2, 300, lambda: None)
     assert "CREATE_IN_PROGRESS" == find(account, file.name).status
     assert all(DAY - 5 < left <= DAY for left in minutes_left(account, file))  # nobody says that it has a source
     scene("clock", {"forward_s": (DAY + 1) * 60})
@@ -73,7 +73,7 @@ def test_each_group_has_its_end_while_the_stack_is_still_being_made(
 
 
 def take_away(account: Aws, file: ClusterFile) -> None:
-    for name in lease.ends(account, file):
+    for name in guard_deadline.ends(account, file):
         boto3.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=api.ACTION)
 
 
@@ -104,20 +104,20 @@ def test_the_masters_first_boot_sets_the_end_that_nobody_has_set(
 ) -> None:
     """Who had typed stack.create was gone before there was a group; an end that is there stays where it is."""
     made(account, file)
-    before = lease.ends(account, file)
+    before = guard_deadline.ends(account, file)
     boots(fake, "master")
-    assert before == lease.ends(account, file)
+    assert before == guard_deadline.ends(account, file)
     take_away(account, file)
     boots(fake, "workers")
-    assert {} == lease.ends(account, file)
+    assert {} == guard_deadline.ends(account, file)
     boots(fake, "master")
-    assert 2 == len(lease.ends(account, file))
+    assert 2 == len(guard_deadline.ends(account, file))
     assert all(DAY - 5 < left <= DAY for left in minutes_left(account, file))
     take_away(account, file)
     off = with_(file, guard=Guard(idle_minutes=0))
     update.execute(account, update.prepare(account, off), off, lambda _: None)
     boots(fake, "master")
-    assert {} == lease.ends(account, file)
+    assert {} == guard_deadline.ends(account, file)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_the_first_end_is_a_day_off_where_nobody_may_be_there_to_put_it_off(
     nodes = {"nodes": {"source": "https://example.org/ours.git"}} if source else {}
     file = text.parse({"access": {"mode": "ssm"}, "guard": guard, **nodes})
     now = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
-    assert hours == (lease.first_end(file, now) - now).total_seconds() / 3600
+    assert hours == (guard_deadline.first_end(file, now) - now).total_seconds() / 3600
     is_said = not source and bool(file.idle_minutes or file.guard.budget_usd)
-    assert is_said == (f"nodes without this project end {hours:g} h after their start" in lease.terms(file))
+    assert is_said == (f"nodes without this project end {hours:g} h after their start" in guard_deadline.terms(file))
 
 
 @pytest.mark.parametrize("guard", [{"idle_minutes": 10}, {"idle_minutes": -1}, {"max_hours": -1.0}])

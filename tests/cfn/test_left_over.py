@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from cfn import orphans, progress, spending, tagged
+from cfn import orphan_kinds, orphans, progress
 from cfn.aws import AwsError
+from cfn.fixed_costs import Item
+from cfn.orphan_kinds import STACK_ID, Tagged
 from cfn.orphans import Found, Orphan
 from cfn.prices import PriceList
 from cfn.removal import Step
-from cfn.standing import Item
-from cfn.tagged import STACK_ID, Tagged
 from cluster import terminal
 from cluster.errors import ConfigError
+from dlami.tasks import cost_actions
 from tests.cfn.answers import Account, account, refused, tags
 
 OURS = tags(cluster="demo")
@@ -42,14 +43,14 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10**9, 250))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(progress.time, "sleep", lambda _: None)
-    monkeypatch.setattr(orphans, "KINDS", tagged.KINDS)
+    monkeypatch.setattr(orphans, "KINDS", orphan_kinds.KINDS)
 
 
 def left(**said: Any) -> list[str]:
     """What is found of all kinds, a line each with what removes it."""
     aws = account(**{**NOTHING, **said})
     price_list = PriceList(aws, {("on-demand", "g5.xlarge"): 1.0, ("on-demand", "new.xlarge"): None})
-    found = [t for kind in tagged.KINDS for t in kind.find(aws, price_list)]
+    found = [t for kind in orphan_kinds.KINDS for t in kind.find(aws, price_list)]
     return [f"{t.item} of {t.cluster}: {' '.join(s.operation for s in t.steps)}" for t in found]
 
 
@@ -274,7 +275,11 @@ def test_each_kind_is_found_where_it_is_ours(said: dict[str, Any], found: list[s
 
 def thing(name: str, usd: float | None = 0.5, **more: Any) -> Tagged:
     step = Step("ec2", "delete_volume", {"VolumeId": name})
-    made = {"item": Item(kind="volume", id=name, usd_per_day=usd), "tags": {tagged.CLUSTER: "demo"}, "steps": (step,)}
+    made = {
+        "item": Item(kind="volume", id=name, usd_per_day=usd),
+        "tags": {orphan_kinds.CLUSTER: "demo"},
+        "steps": (step,),
+    }
     return Tagged(**{**made, **more})
 
 
@@ -286,8 +291,8 @@ def orphan(name: str, **more: Any) -> Orphan:
     ("more", "is_living"),
     [
         ({}, False),
-        ({tagged.CLUSTER: "living"}, True),
-        ({tagged.CLUSTER: "living", STACK_ID: "id-of-an-earlier-one"}, False),
+        ({orphan_kinds.CLUSTER: "living"}, True),
+        ({orphan_kinds.CLUSTER: "living", STACK_ID: "id-of-an-earlier-one"}, False),
         ({STACK_ID: "id-of-living"}, True),
         ({orphans.OF_EKS: "living"}, True),
         ({orphans.OF_EKS: "gone"}, False),
@@ -306,7 +311,7 @@ def test_what_a_living_stack_has_is_no_orphan(more: dict[str, str], is_living: b
             "Tags": [{"Key": "alpha.eksctl.io/cluster-name", "Value": "by-eksctl"}],
         },
     ]
-    own = [{"Key": k, "Value": v} for k, v in {tagged.CLUSTER: "demo", **more}.items()]
+    own = [{"Key": k, "Value": v} for k, v in {orphan_kinds.CLUSTER: "demo", **more}.items()]
     there = [{"SnapshotId": "s-1", "VolumeSize": 1, "Tags": own}]
     aws = account(**{**NOTHING, "describe_stacks": {"Stacks": stacks}, "describe_snapshots": {"Snapshots": there}})
 
@@ -411,7 +416,7 @@ class Desk:
         self.gone: list[str] = []
         self.asked: list[str] = []
         self.trouble: dict[str, Any] = {}
-        self.patch.setattr(spending, "Aws", self._account)
+        self.patch.setattr(cost_actions, "Aws", self._account)
         self.there: list[str] = ["s-1"]
 
     def _account(self, region: str) -> Account:
@@ -443,17 +448,17 @@ def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_removing_asks_about_each_on_a_terminal(desk: Desk) -> None:
     """Not for a program, and not without a terminal."""
     with pytest.raises(ConfigError, match="--json answers and --delete asks about each: give one of them"):
-        spending.show_orphans("us-east-1", True, True)
+        cost_actions.show_orphans("us-east-1", True, True)
     with pytest.raises(ConfigError, match="--delete asks about each: run it on a terminal"):
-        spending.show_orphans("us-east-1", True, False)
+        cost_actions.show_orphans("us-east-1", True, False)
     desk.there = ["s-1", "s-2"]
     desk.types("n", "y")
 
-    assert spending.show_orphans("us-east-1", True, False) is False
+    assert cost_actions.show_orphans("us-east-1", True, False) is False
     assert desk.gone == ["s-2"]
     assert desk.said.readouterr().out.endswith("1 left\n")
     desk.types("y", "y")
-    assert spending.show_orphans("us-east-1", True, False) is True
+    assert cost_actions.show_orphans("us-east-1", True, False) is True
     assert desk.gone == ["s-2", "s-1", "s-2"]
     assert desk.said.readouterr().out.endswith("nothing is left that can be removed\n")
 
@@ -463,19 +468,19 @@ def test_what_could_not_be_removed_is_told_and_counted(desk: Desk) -> None:
     desk.there = ["s-1", "s-2"]
     desk.trouble = {"delete_snapshot": refused("UnauthorizedOperation", "you may not")}
     desk.types("y", "y")
-    assert spending.show_orphans("us-east-1", True, False) is False
+    assert cost_actions.show_orphans("us-east-1", True, False) is False
     out, err = desk.said.readouterr()
     assert out.endswith("2 left\n")
     assert err.count("you may not") == 2
     desk.there, desk.trouble = [], {"describe_volumes": refused("UnauthorizedOperation")}
-    assert spending.show_orphans("us-east-1", True, False) is False
+    assert cost_actions.show_orphans("us-east-1", True, False) is False
 
 
 def test_all_regions_are_looked_at_where_none_is_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the account, asked in the operator's own; the first that is given is asked else."""
-    monkeypatch.setattr(spending.init_values, "region", lambda: "eu-west-1")
-    spending.show_orphans("", False, False)
-    spending.show_orphans("ap-east-1,us-east-1", False, False)
+    monkeypatch.setattr(cost_actions.init_values, "region", lambda: "eu-west-1")
+    cost_actions.show_orphans("", False, False)
+    cost_actions.show_orphans("ap-east-1,us-east-1", False, False)
 
     assert desk.asked == ["eu-west-1", "ap-east-1"]
     assert desk.said.readouterr().err == "looking in 1 region\nlooking in 2 regions\n"

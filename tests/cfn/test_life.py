@@ -12,7 +12,7 @@ from cfn import hosts as members
 from cfn.aws import Aws
 from cluster.clusterfile.model import ClusterFile, Network, Storage
 from cluster.errors import ConfigError, NothingToDo
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 
 
 def quiet(_: str) -> None:

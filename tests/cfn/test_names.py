@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from cfn import aws
-from cluster.launch.onhost.names import (
-    files,
-    listed,
-    with_names,
-    write_examples,
-    write_names,
-)
+from cluster.launch.onhost.aws_node_names import files, listed, with_names, write_examples, write_names
 from tests.conftest import PATIENCE_S
 
 NODES = [("10.0.0.9", 8), ("10.0.0.5", 8), ("10.0.0.7", 8)]
 
 
 def hosts(*ranks: int, spare: int | None = None) -> str:
-    """What the stack's nodes are, as `cfn.succession` answers."""
+    """What the stack's nodes are, as `cfn.replace_instance` answers."""
     each = [{"address": f"10.0.0.{rank}", "rank": rank, "is_spare": rank == spare} for rank in ranks]
     return json.dumps({"slots": 8, "hosts": each})
 

@@ -11,7 +11,7 @@ from cfn import create, orphans, plan, stop
 from cfn.aws import Aws, AwsError, asking
 from cfn.removal import Step
 from cluster.clusterfile.model import ClusterFile
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 
 HERE, THERE = "us-east-1", "eu-west-1"

@@ -15,16 +15,16 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, hosts, in_stack, plan, stack, status, succession, update
+from cfn import create, hosts, in_stack, plan, replace_instance, stack, status, update
 from cfn.aws import Aws
 from cfn.prices import PriceList
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError
 from cluster.guard.onhost.api import Api
-from cluster.healing.notify import Event, Message, deliver
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.world import ACCOUNT
+from cluster.notify import Event, Message, deliver
+from lab.aws import FakeAws
+from lab.aws.state import ACCOUNT
 from tests.cfn.conftest import cluster
 from tests.cfn.policies import Request, Statement, grants, listed
 from tests.conftest import PATIENCE_S
@@ -128,8 +128,8 @@ def works_as_master(
     assert status.look(own, file).members
     found = hosts.hosts(own, outputs)
     assert in_stack.file_of(own, "demo").name == "demo"
-    assert 0 == succession.main(["us-east-1", "demo", "hosts"])
-    assert 0 == succession.main(["us-east-1", "demo", "end", found[2].address, "2"])
+    assert 0 == replace_instance.main(["us-east-1", "demo", "hosts"])
+    assert 0 == replace_instance.main(["us-east-1", "demo", "end", found[2].address, "2"])
     monkeypatch.setattr(update, "wait_for", lambda condition, seconds, look: look())
     with pytest.raises(ClusterError, match="no successor"):
         update.replace(own, file, "1", lambda _: None)

@@ -12,9 +12,9 @@ from cfn.aws import Aws
 from cfn.progress import wait_for
 from cfn.stack import StackError
 from cluster.clusterfile.model import Access, ClusterFile, Network, Nodes, Ssh, Storage
-from cluster.lab import network
-from cluster.lab.aws.driver import LabDriver
-from cluster.lab.record import SHARED
+from lab import network
+from lab.aws.driver import LabDriver
+from lab.record import SHARED
 from tests.conftest import PATIENCE_S
 
 PROJECT = "/opt/dlami-cluster"

@@ -12,12 +12,12 @@ from botocore import xform_name
 from designs import VARIANTS
 
 from cfn import orphans, rights
-from cfn.eks import rights as eks_rights
 from cfn.statements import SIZE
 from cfn.template import template
 from cluster.clusterfile.model import Access, ClusterFile, Storage
-from cluster.lab.aws.schemas import schema
-from cluster.lab.aws.world import ACCOUNT
+from eks.stack import rights as eks_rights
+from lab.aws.schemas import schema
+from lab.aws.state import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants, listed
 from tests.walking import walked
 

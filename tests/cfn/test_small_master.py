@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cfn import cost, create, hostfile, in_stack, plan, stack, status, succession
+from cfn import cost, create, hostfile, in_stack, plan, replace_instance, stack, status
 from cfn.aws import Aws
 from cluster.clusterfile import text
 from cluster.clusterfile.checks import FieldError
@@ -17,7 +17,7 @@ from cluster.clusterfile.model import Access, ClusterFile, Guard, Master, Nodes
 from cluster.guard.onhost.api import Api
 from cluster.hosts import parse_hostfile
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.cfn.test_bad_files import reservation
 from tests.conftest import PATIENCE_S
 
@@ -52,7 +52,7 @@ def test_it_is_made_listed_and_billed(priced: None, account: Aws, tmp_path: Any)
     written = parse_hostfile(hostfile.targets(account, tmp_path / "cluster.toml", file)[0].text, "hosts")
 
     assert [0, 4, 4] == [h.slots for h in written]
-    assert [0, 4, 4] == [h["slots"] for h in succession.hosts(account, "demo", outputs)["hosts"]]
+    assert [0, 4, 4] == [h["slots"] for h in replace_instance.hosts(account, "demo", outputs)["hosts"]]
     found = cost.look(account, file)
     assert [(MASTER, "on-demand", 0.1), (NODE, "spot", 4.0), (NODE, "spot", 4.0)] == [
         (h.instance_type, h.market, h.usd_per_hour) for h in found.hosts

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cfn.tasks import load
 from cluster.inventory import ROOT
+from dlami.tasks.stack_actions import load
 from tests.conftest import PATIENCE_S
 
 MEANT = {"DLAMI_SMOKE_AWS": "yes"}

@@ -16,10 +16,10 @@ import boto3
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.server import Server
-from cluster.lab.kube.store import Store
+from lab.aws import FakeAws
+from lab.kube.kinds import kind
+from lab.kube.server import Server
+from lab.kube.store import Store
 from tests.cfn.terminal import CTRL_C, ENTER, Terminal
 from tests.eks.few_pods import FewPods
 from tests.eks.strict import TOOLS, KubeTools

@@ -13,8 +13,8 @@ from cfn import plan, source
 from cfn.aws import Aws
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
-from cluster.lab.aws import FakeAws
 from cluster.sync.onhost.project import known
+from lab.aws import FakeAws
 from tests.conftest import PATIENCE_S
 
 ADDRESS = "https://example.org/team/project.git"

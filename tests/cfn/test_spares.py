@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from cfn import create, hostfile, plan, stack, succession
+from cfn import create, hostfile, plan, replace_instance, stack
 from cfn.aws import Aws
 from cfn.hosts import hosts, read
 from cfn.progress import wait_for
 from cfn.provider import Stacks
 from cluster.clusterfile.model import ClusterFile
-from cluster.healing.choice import Unfit, choose
-from cluster.healing.replacing import Replacing, with_successors
 from cluster.hosts import Host, parse_hostfile
-from cluster.lab.aws import FakeAws
+from cluster.recovery.placement import Unfit, choose
+from cluster.recovery.replacement import Replacing, with_successors
+from lab.aws import FakeAws
 from tests.conftest import wait_for as wait_until
 
 
@@ -71,11 +71,11 @@ def test_a_spare_takes_a_dead_one_s_rank_and_the_successor_is_the_spare(
     """Everybody else keeps his; the master is never ended."""
     outputs = made(account, spared)
     before = by_rank(account, outputs)
-    assert 1 == succession.take(account, outputs, before[1], 1, before[3])
-    assert 3 == succession.end(account, outputs, before[1], 1)
-    assert 0 == succession.end(account, outputs, before[0], 0)  # the master: nothing is done
-    assert 2 == succession.end(account, outputs, "10.9.9.9", 2)  # gone already
-    assert succession.take(account, outputs, "10.9.9.9", 7, before[3]) is None
+    assert 1 == replace_instance.take(account, outputs, before[1], 1, before[3])
+    assert 3 == replace_instance.end(account, outputs, before[1], 1)
+    assert 0 == replace_instance.end(account, outputs, before[0], 0)  # the master: nothing is done
+    assert 2 == replace_instance.end(account, outputs, "10.9.9.9", 2)  # gone already
+    assert replace_instance.take(account, outputs, "10.9.9.9", 7, before[3]) is None
 
     def usable() -> dict[int | None, str]:
         return {m.rank: m.address for m in read(account, outputs) if m.is_usable}
@@ -84,10 +84,10 @@ def test_a_spare_takes_a_dead_one_s_rank_and_the_successor_is_the_spare(
     after = by_rank(account, outputs)
     assert (before[0], before[3], before[2]) == (after[0], after[1], after[2])
     assert after[3] not in before.values()
-    said = succession.hosts(account, "demo", outputs)
+    said = replace_instance.hosts(account, "demo", outputs)
     assert [after[3]] == [h["address"] for h in said["hosts"] if h["is_spare"]]
     # Of one whose group was quicker, the successor's rank is exchanged.
-    assert 2 == succession.take(account, outputs, "10.9.9.9", 2, after[3])
+    assert 2 == replace_instance.take(account, outputs, "10.9.9.9", 2, after[3])
     assert (after[3], after[2]) == tuple(by_rank(account, outputs)[r] for r in (2, 3))
 
 

@@ -12,20 +12,7 @@ from typing import Any
 import pytest
 from designs import design
 
-from cfn import (
-    changes,
-    create,
-    failover,
-    halting,
-    hostfile,
-    in_stack,
-    plan,
-    running,
-    spending,
-    stop,
-    tasks,
-    update,
-)
+from cfn import changes, create, failover, hostfile, in_stack, plan, running, stop, update
 from cfn.changes import Change, ChangeSet
 from cfn.plan import Plan
 from cfn.setup_script import main as print_setup
@@ -37,6 +24,7 @@ from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import Host
 from cluster.jobs.state import JobState
 from cluster.setup.script import Script
+from dlami.tasks import cost_actions, stack_actions, stop_actions
 from tests.cfn.answers import account, member, nodes, refused, resources, stack_of
 
 DEMO = ClusterFile(
@@ -68,7 +56,7 @@ class Desk:
     def asks(self, **said: Any) -> None:
         """From now on AWS answers so; the stack and its three hosts are there unless told otherwise."""
         aws = account(**{**stack_of(DEMO), **nodes(*HERE), **said})
-        for module in (tasks, halting, spending):
+        for module in (stack_actions, stop_actions, cost_actions):
             self._patch.setattr(module, "Aws", lambda region: replace(aws, region=region))
 
     def types(self, *lines: str) -> None:
@@ -105,7 +93,7 @@ def test_a_plan_of_what_is_not_there_has_no_changes(desk: Desk, stack: Stack | N
     """Nor has that of a stack at work; warnings go beside it."""
     made = a_plan(stack=stack)
 
-    tasks.answer_plan(account(), made, False)
+    stack_actions.answer_plan(account(), made, False)
 
     out, err = desk.told()
     assert out == f"{made}\n"
@@ -121,9 +109,9 @@ def test_a_plan_of_what_is_there_shows_what_an_update_would_change(desk: Desk, c
     aws = account(delete_change_set=lambda **given: dropped.append(given["ChangeSetName"]))
     made = a_plan(stack=MADE)
 
-    tasks.answer_plan(aws, made, False)
+    stack_actions.answer_plan(aws, made, False)
     shown = desk.told()[0].splitlines()
-    tasks.answer_plan(aws, made, True)
+    stack_actions.answer_plan(aws, made, True)
 
     assert shown[-1 - len(change) :] == (["changes   ", str(NEW_NODES)] if change else ["changes   none"])
     assert desk.json()["changes"] == (proposed.as_json() if proposed else [])
@@ -138,22 +126,22 @@ def test_a_new_cluster_is_planned_asked_for_and_told(desk: Desk) -> None:
     path = str(desk.path)
 
     with pytest.raises(ConfigError, match=re.escape(f"This starts 3 instances ({made[0].cost}).")):
-        tasks.make_stack(path, False, False, False, "", False)
+        stack_actions.make_stack(path, False, False, False, "", False)
     assert asked == []
     assert desk.told()[1] == "\n".join([str(made[0]), *made[0].warnings]) + "\n"
-    tasks.make_stack(path, False, True, False, "", False)
+    stack_actions.make_stack(path, False, True, False, "", False)
     assert desk.told()[0] == ""
-    tasks.make_stack(path, False, True, False, "", True)
+    stack_actions.make_stack(path, False, True, False, "", True)
     assert desk.json()["hosts"] == 3
     assert asked == []
-    tasks.make_stack(path, True, False, True, "6h", False)
+    stack_actions.make_stack(path, True, False, True, "6h", False)
     assert (
         desk.told()[0]
         == "demo is ready: 3 hosts, master 198.51.100.7\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project), then inv ssh\n"
     )
     assert asked.pop() == (made[0], {"keep_failed": True, "checkout": None, "wait_s": 21600})
     made[0] = a_plan(stack=MADE)
-    tasks.make_stack(path, False, False, False, "", True)
+    stack_actions.make_stack(path, False, False, False, "", True)
     said = desk.json()
     assert said["outputs"]["Slots"] == "8"
     assert [h["instance_id"] for h in said["hosts"]] == ["i-0", "i-1", "i-2"]
@@ -180,7 +168,7 @@ def test_an_update_is_shown_asked_for_and_done(desk: Desk) -> None:
         ConfigError,
         match="These changes will be made. What is on the disks of 1 host is lost",  # noqa: RUF043
     ):
-        tasks.change_stack(path, "", "", False, False, False)
+        stack_actions.change_stack(path, "", "", False, False, False)
     assert desk.told()[1].splitlines() == [
         str(proposed),
         "cost: 3.00 USD per hour",
@@ -188,17 +176,17 @@ def test_an_update_is_shown_asked_for_and_done(desk: Desk) -> None:
         "running nodes stay as they are; `inv stack.replace HOST` brings them over one by one",
     ]
     assert done == ["dropped"]
-    tasks.change_stack(path, "", "", False, True, False)
+    stack_actions.change_stack(path, "", "", False, True, False)
     assert (desk.told()[0], done) == ("", ["dropped", "dropped"])
-    tasks.change_stack(path, "", "", False, True, True)
+    stack_actions.change_stack(path, "", "", False, True, True)
     assert desk.json() == proposed.as_json()
-    tasks.change_stack(path, "", "", True, False, False)
+    stack_actions.change_stack(path, "", "", True, False, False)
     assert (
         desk.told()[0]
         == "demo has 3 hosts\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project)\n"
     )
     assert done[-1] == "executed, at zero: False"
-    tasks.change_stack(path, "", "", True, False, True)
+    stack_actions.change_stack(path, "", "", True, False, True)
     assert len(desk.json()) == 3
 
 
@@ -207,17 +195,17 @@ def test_a_cluster_at_zero_is_updated_and_stays_there(desk: Desk) -> None:
     _, done = updated(desk, at_zero=True)
     path = str(desk.path)
 
-    tasks.change_stack(path, "", "", True, False, False)
+    stack_actions.change_stack(path, "", "", True, False, False)
     out, err = desk.told()
     assert out == "demo is updated, and still at zero; `inv stack.start` brings it back\n"
     assert err.startswith("demo is at zero: its nodes were ended, by its guard or by hand; this leaves it so\n")
-    tasks.change_stack(path, "", "", True, False, True)
+    stack_actions.change_stack(path, "", "", True, False, True)
     assert len(desk.json()) == 3
     assert done == ["executed, at zero: True"] * 2
     sizes = replace(NEW_NODES, properties=("MinSize",))
     desk.set(update, "prepare", lambda *_: ChangeSet(id="c", stack=MADE, changes=(sizes,)))
     with pytest.raises(ConfigError, match="another number of nodes would start some"):
-        tasks.change_stack(path, "", "", True, False, False)
+        stack_actions.change_stack(path, "", "", True, False, False)
     assert done[2:] == ["dropped"]
 
 
@@ -227,15 +215,15 @@ def test_a_host_is_replaced_after_its_own_name_was_typed(desk: Desk) -> None:
     desk.set(update, "replace", lambda aws, file, host, show: replaced.append(host) or HERE)
     path = str(desk.path)
 
-    tasks.replace_host(path, "1", False, True, False)
+    stack_actions.replace_host(path, "1", False, True, False)
     assert desk.told()[0] == "would end i-1 (10.0.0.1), rank 1\n"
-    tasks.replace_host(path, "1", False, True, True)
+    stack_actions.replace_host(path, "1", False, True, True)
     assert desk.json()["instance_id"] == "i-1"
     with pytest.raises(ConfigError, match=re.escape("This ends i-1 (10.0.0.1), rank 1; what is on its disk is lost. ")):
-        tasks.replace_host(path, "10.0.0.1", False, False, False)
+        stack_actions.replace_host(path, "10.0.0.1", False, False, False)
     assert replaced == []
     desk.types("i-1")
-    tasks.replace_host(path, "10.0.0.1", False, False, False)
+    stack_actions.replace_host(path, "10.0.0.1", False, False, False)
     assert replaced == ["10.0.0.1"]
     assert desk.told()[0].endswith(
         "demo has 3 hosts\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project)\n"
@@ -243,7 +231,7 @@ def test_a_host_is_replaced_after_its_own_name_was_typed(desk: Desk) -> None:
     desk.set(hostfile, "is_this_machine", lambda address: address == "10.0.0.1")
     desk.types()
     with pytest.raises(ConfigError, match="It is this machine: watch from another"):
-        tasks.replace_host(path, "1", False, False, False)
+        stack_actions.replace_host(path, "1", False, False, False)
 
 
 def test_a_cluster_is_deleted_after_its_name_was_typed(desk: Desk) -> None:
@@ -254,27 +242,27 @@ def test_a_cluster_is_deleted_after_its_name_was_typed(desk: Desk) -> None:
     desk.asks(**resources([("AWS::EC2::VPC", "vpc-1"), ("AWS::EC2::EIP", "eip-1")]))
     path = str(desk.path)
 
-    tasks.remove_stack(path, False, True, "", False)
+    stack_actions.remove_stack(path, False, True, "", False)
     assert desk.told()[0] == "would delete 2 resources of demo\n"
-    tasks.remove_stack(path, False, True, "", True)
+    stack_actions.remove_stack(path, False, True, "", True)
     assert desk.json() == ["R0", "R1"]
     with pytest.raises(ConfigError, match="This ends every instance of demo and what is on their disks; EFS is kept"):
-        tasks.remove_stack(path, False, False, "", False)
+        stack_actions.remove_stack(path, False, False, "", False)
     assert deleted == []
-    tasks.remove_stack(path, True, False, "A,,B", False)
+    stack_actions.remove_stack(path, True, False, "A,,B", False)
     assert desk.told()[0] == (
         "demo is deleted; kept: SharedFileSystem fs-1\n"
         'to use the files again: storage.efs = "fs-1" in a cluster file; until then EFS bills its size\n'
     )
     assert deleted == [["A", "B"]]
     desk.set(hostfile, "is_this_machine", lambda address: address == "10.0.0.0")
-    tasks.remove_stack(path, True, False, "", True)
+    stack_actions.remove_stack(path, True, False, "", True)
     out, err = desk.told()
     assert json.loads(out) == {"kept": kept}
     assert "this machine is the master and ends with its stack; AWS goes on without it. EFS fs-1 is kept" in err
     desk.asks(describe_stacks=refused("ValidationError", "Stack with id demo does not exist"))
     with pytest.raises(NothingToDo, match="there is no stack demo in us-east-1"):
-        tasks.remove_stack(path, True, False, "", False)
+        stack_actions.remove_stack(path, True, False, "", False)
 
 
 def test_hosts_are_written_beside_the_cluster_file(desk: Desk, tmp_path: Path) -> None:
@@ -282,19 +270,19 @@ def test_hosts_are_written_beside_the_cluster_file(desk: Desk, tmp_path: Path) -
     desk.set(hostfile, "answers", lambda address, port: False)
     path = str(desk.path)
 
-    tasks.write_hosts(path, "", False, True)
+    stack_actions.write_hosts(path, "", False, True)
     shown = desk.told()[0]
     assert shown.startswith(f"# {tmp_path / 'hosts'}\n10.0.0.0 slots=8\n")
     assert not (tmp_path / "hosts").exists()
-    tasks.write_hosts(path, "stack", False, False)
+    stack_actions.write_hosts(path, "stack", False, False)
     assert desk.told()[0].startswith(f"{tmp_path / 'hosts'}: 3 hosts")
     assert 'gateway = "198.51.100.7"' in desk.path.read_text()
     with pytest.raises(NothingToDo):
-        tasks.write_hosts(path, "stack", False, False)
+        stack_actions.write_hosts(path, "stack", False, False)
     (tmp_path / "hosts").write_text("10.9.9.9 slots=1\n")
     with pytest.raises(ConfigError, match="this was written by hand and would be lost"):
-        tasks.write_hosts(path, "stack", False, False)
-    tasks.write_hosts(path, "stack", True, False)
+        stack_actions.write_hosts(path, "stack", False, False)
+    stack_actions.write_hosts(path, "stack", True, False)
     assert "replaced what was written by hand" in desk.told()[1]
 
 
@@ -317,9 +305,9 @@ def test_who_has_no_key_there_is_let_in_by_their_own(
     desk.asks(send_ssh_public_key=lambda **given: keys.append((given["InstanceId"], given["SSHPublicKey"])))
     run: list[list[str]] = []
     desk.set(hostfile, "needed_programs", lambda mode: ())
-    desk.set(tasks.os, "execvp", lambda program, words: run.append(words))
+    desk.set(stack_actions.os, "execvp", lambda program, words: run.append(words))
 
-    tasks.go_to_master(str(desk.path), False)
+    stack_actions.go_to_master(str(desk.path), False)
 
     assert keys == ([("i-0", "ssh-ed25519 AAAA me")] if lent else [])
     assert (run[0][0], run[0][-1]) == ("ssh", "198.51.100.7")
@@ -327,7 +315,7 @@ def test_who_has_no_key_there_is_let_in_by_their_own(
     own.with_name("mine.pub").unlink()
     if lent:
         with pytest.raises(ConfigError, match=re.escape(f"access.key_pair is empty and {own}.pub does not exist")):
-            tasks.go_to_master(str(desk.path), False)
+            stack_actions.go_to_master(str(desk.path), False)
 
 
 def test_the_way_through_session_manager_is_a_session(desk: Desk, tmp_path: Path) -> None:
@@ -375,7 +363,7 @@ class Jobs:
 def with_jobs(desk: Desk, jobs: Jobs) -> list[str]:
     """A cluster whose master has these jobs; what was done to its nodes."""
     done: list[str] = []
-    for module in (halting, running, spending):
+    for module in (stop_actions, running, cost_actions):
         desk.set(module, "load_cluster", lambda folder: folder)
         desk.set(module, "opened", jobs.opened)
     desk.set(stop, "stop", lambda aws, file, show: done.append(f"stopped after {jobs.stopped}"))
@@ -391,11 +379,11 @@ def test_jobs_are_saved_and_then_their_nodes_are_ended(desk: Desk) -> None:
     desk.asks(**resources([("AWS::EC2::EIP", "eip-1")]))
     path = str(desk.path)
 
-    halting.stop_stack(path, False, True, False, True)
+    stop_actions.stop_stack(path, False, True, False, True)
     said = desk.json()
     assert (said["ends"], said["saves"]) == (["i-0", "i-1", "i-2"], ["a", "d"])
     assert (said["billed"][0]["id"], said["usd_per_day"]) == ("eip-1", 0.12)
-    halting.stop_stack(path, False, True, False, False)
+    stop_actions.stop_stack(path, False, True, False, False)
     out, err = desk.told()
     assert out.startswith("billed   public address eip-1: 0.12 USD per day\n")
     assert err.splitlines() == [
@@ -405,10 +393,10 @@ def test_jobs_are_saved_and_then_their_nodes_are_ended(desk: Desk) -> None:
         f"{DEMO.shared}, the network and the master's addresses stay",
     ]
     with pytest.raises(ConfigError, match=re.escape("This ends 3 instances of demo. There is no terminal")):
-        halting.stop_stack(path, False, False, False, False)
+        stop_actions.stop_stack(path, False, False, False, False)
     assert (done, jobs.stopped) == ([], [])
     desk.told()
-    halting.stop_stack(path, True, False, False, False)
+    stop_actions.stop_stack(path, True, False, False, False)
     out, err = desk.told()
     assert out.splitlines()[:2] == ["demo is stopped; `inv stack.start` brings it back", "then inv jobs.resume a"]
     assert out.splitlines()[2].startswith("billed ")
@@ -418,7 +406,7 @@ def test_jobs_are_saved_and_then_their_nodes_are_ended(desk: Desk) -> None:
         "d: saves and leaves",
     ]
     assert done == ["stopped after ['a']"]
-    halting.stop_stack(path, True, False, False, True)
+    stop_actions.stop_stack(path, True, False, False, True)
     said = desk.json()
     assert (said["stopped"], said["saved"]) == (["i-0", "i-1", "i-2"], ["a"])
 
@@ -428,15 +416,15 @@ def test_a_job_that_cannot_be_saved_ends_no_node(desk: Desk) -> None:
     path = str(desk.path)
     done = with_jobs(desk, Jobs(job("a"), trouble={"a": ClusterError("it hangs")}))
     with pytest.raises(ClusterError, match="it hangs\nno instance was ended; see to that job, or add --unsaved"):
-        halting.stop_stack(path, True, False, False, False)
+        stop_actions.stop_stack(path, True, False, False, False)
     done += with_jobs(desk, Jobs(trouble={"list": ClusterError("no answer")}))
     with pytest.raises(ClusterError, match="which jobs run cannot be asked: no answer\nmend that, or add --unsaved"):
-        halting.stop_stack(path, True, False, False, False)
+        stop_actions.stop_stack(path, True, False, False, False)
     assert done == []
 
     last = with_jobs(desk, Jobs(job("a"), trouble={"list": ClusterError("no answer")}))
     desk.told()
-    halting.stop_stack(path, True, False, True, False)
+    stop_actions.stop_stack(path, True, False, True, False)
 
     assert last == ["stopped after []"]
     assert "  jobs that run are ended as they are, without a last checkpoint\n" in desk.told()[1]
@@ -450,9 +438,9 @@ def test_who_is_stopped_already_is_told_so(desk: Desk, most: int, is_stopped: bo
 
     if is_stopped:
         with pytest.raises(NothingToDo, match="demo is stopped already"):
-            halting.stop_stack(str(desk.path), True, False, False, False)
+            stop_actions.stop_stack(str(desk.path), True, False, False, False)
     else:
-        halting.stop_stack(str(desk.path), True, False, False, False)
+        stop_actions.stop_stack(str(desk.path), True, False, False, False)
     assert done == ([] if is_stopped else ["stopped after []"])
 
 
@@ -463,15 +451,15 @@ def test_a_cluster_is_started_and_its_hosts_are_written(desk: Desk, tmp_path: Pa
     desk.set(hostfile, "answers", lambda address, port: False)
     path = str(desk.path)
 
-    halting.start_stack(path, False, True, False)
+    stop_actions.start_stack(path, False, True, False)
     assert desk.told()[0] == "would start 3 instances of demo\n"
-    halting.start_stack(path, False, True, True)
+    stop_actions.start_stack(path, False, True, True)
     assert desk.json() == {"starts": 3}
     with pytest.raises(ConfigError, match=re.escape("This starts 3 instances of demo. There is no terminal")):
-        halting.start_stack(path, False, False, False)
+        stop_actions.start_stack(path, False, False, False)
     assert started == []
     for _ in range(2):  # the second time its hosts are as they were
-        halting.start_stack(path, True, False, False)
+        stop_actions.start_stack(path, True, False, False)
         assert desk.told() == (
             "demo has 3 hosts again\nnext: inv sync, inv setup (the nodes have no project), then inv jobs.list --all, inv jobs.resume JOB\n",
             "",
@@ -479,7 +467,7 @@ def test_a_cluster_is_started_and_its_hosts_are_written(desk: Desk, tmp_path: Pa
     assert "10.0.0.2 slots=8" in (tmp_path / "hosts").read_text()
     (tmp_path / "hosts").write_text("10.9.9.9 slots=1\n")
     with pytest.raises(ConfigError, match=r"(?s)demo runs, and its hosts have new addresses.*--force"):
-        halting.start_stack(path, True, False, True)
+        stop_actions.start_stack(path, True, False, True)
     assert [h["instance_id"] for h in json.loads(desk.told()[0])] == ["i-0", "i-1", "i-2"]
     assert (tmp_path / "hosts").read_text() == "10.9.9.9 slots=1\n"
 
@@ -502,18 +490,18 @@ def test_a_job_that_runs_is_named_before_its_host_or_its_cluster_ends(
     desk.set(running, "load_cluster", lambda _: None)
     desk.set(running, "running_jobs", lambda _: (job,))
     with pytest.raises(ConfigError, match=r"j-1 \(ada, running\) runs on 10.0.0.1.*inv jobs.stop j-1"):
-        tasks.replace_host(path, "1", True, False, False)
+        stack_actions.replace_host(path, "1", True, False, False)
     with pytest.raises(ConfigError, match=r"j-1 \(ada, running\) runs, and would be ended .* add --unsaved"):
-        tasks.remove_stack(path, True, False, "", False)
+        stack_actions.remove_stack(path, True, False, "", False)
     assert done == []
-    tasks.replace_host(path, "2", True, False, False)
-    tasks.replace_host(path, "1", True, False, False, unsaved=True)
+    stack_actions.replace_host(path, "2", True, False, False)
+    stack_actions.replace_host(path, "1", True, False, False, unsaved=True)
 
     def unreachable(_: object) -> None:
         raise ClusterError("no way there")
 
     desk.set(running, "running_jobs", unreachable)
-    tasks.remove_stack(path, True, False, "", False)
+    stack_actions.remove_stack(path, True, False, "", False)
     assert done == ["2", "1", "deleted"] and "which jobs run is not known: no way there" in desk.told()[1]
 
 
@@ -522,10 +510,10 @@ def test_what_is_left_of_jobs_is_asked_of_those_that_go_on(desk: Desk) -> None:
     with_jobs(
         desk, Jobs(job("a", left_s=60.0), job("b", JobState.SUCCEEDED, 5.0), job("c", has_progress=False), job("d"))
     )
-    assert spending._left_on_hosts("x") == {"a": 60.0, "d": None}
+    assert cost_actions._left_on_hosts("x") == {"a": 60.0, "d": None}
     with_jobs(desk, Jobs(trouble={"list": ClusterError("no answer")}))
     with pytest.raises(ClusterError, match="the master cannot be asked how far its jobs are: no answer"):
-        spending._left_on_hosts("x")
+        cost_actions._left_on_hosts("x")
 
 
 @pytest.mark.parametrize(

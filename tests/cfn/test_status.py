@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cfn import prices, standing, status
+from cfn import fixed_costs, prices, status
+from cfn.fixed_costs import Item
 from cfn.hosts import Member
 from cfn.stack import Event, Stack
-from cfn.standing import Item
 from cfn.status import Group, Status
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from tests.cfn.answers import BEGAN, account, member, nodes, refused, resources, stack_of
@@ -205,7 +205,7 @@ def test_what_stands_is_priced_the_dearest_first_and_the_unknown_before_it() -> 
     )
     file = replace(DEMO, nodes=Nodes(workers=2, capacity="reservation", reservation="cr-0123456789abcdef0"))
 
-    assert [str(item) for item in standing.standing(aws, file, MADE)] == [
+    assert [str(item) for item in fixed_costs.standing(aws, file, MADE)] == [
         "capacity reservation cr-0123456789abcdef0: price unknown (it cannot be looked at)",
         "FSx for Lustre fs-2: 5.72 USD per day (1,200 GiB)",
         "Kubernetes eks-1: 2.40 USD per day (its control plane)",

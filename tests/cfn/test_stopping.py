@@ -6,14 +6,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-from cfn import create, hosts, lease, plan, stack, status, stop
+from cfn import create, guard_deadline, hosts, plan, stack, status, stop
 from cfn.aws import Aws
-from cfn.lab_aws import cluster_values
 from cluster.clusterfile import text
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import NothingToDo
-from cluster.lab.aws import FakeAws
-from cluster.lab.record import Lab
+from dlami.fake_aws import cluster_values
+from lab.aws import FakeAws
+from lab.record import Lab
 from tests.cfn.test_tasks import inv
 from tests.conftest import wait_for
 
@@ -36,7 +36,7 @@ def test_a_stopped_cluster_has_no_node_and_comes_back_in_its_order(
     stop.stop(account, file, quiet)
 
     assert [] == hosts.read(account, before)
-    assert lease.is_at_zero(account, file)
+    assert guard_deadline.is_at_zero(account, file)
     told: list[str] = []
     after = stop.start(account, file, told.append)
 

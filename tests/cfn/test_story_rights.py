@@ -17,22 +17,36 @@ import boto3
 import pytest
 from botocore import xform_name
 
-from cfn import blocks, cost, create, failover, hostfile, in_stack, lease, plan, rights, stack, status, stop, update
+from cfn import (
+    capacity_blocks,
+    cost,
+    create,
+    failover,
+    guard_deadline,
+    hostfile,
+    in_stack,
+    plan,
+    rights,
+    stack,
+    status,
+    stop,
+    update,
+)
 from cfn import changes as changes_module
 from cfn.aws import Aws
-from cfn.eks import cost as eks_cost
-from cfn.eks import life
-from cfn.eks import plan as eks_plan
-from cfn.eks import rights as eks_rights
-from cfn.eks import status as eks_status
-from cfn.eks.design import file_for_eks
 from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes, Storage
 from cluster.inventory import ROOT
-from cluster.lab.aws import FakeAws
-from cluster.lab.aws.schemas import schema
-from cluster.lab.aws.world import ACCOUNT
 from cluster.ssh import connections
+from eks.stack import cost as eks_cost
+from eks.stack import life
+from eks.stack import plan as eks_plan
+from eks.stack import rights as eks_rights
+from eks.stack import status as eks_status
+from eks.stack.design import file_for_eks
+from lab.aws import FakeAws
+from lab.aws.schemas import schema
+from lab.aws.state import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, Statement, grants, listed
 from tests.cfn.test_capacity import SECOND, Scene, quiet
 
@@ -146,8 +160,8 @@ def live(fake: FakeAws, scene: Scene, file: ClusterFile, tmp_path: Path) -> str:
     update.replace(own, fewer, str(left[1].rank), quiet)
     stop.stop(own, fewer, quiet)
     stop.start(own, file, quiet)
-    assert blocks.offers(own, ("p5.48xlarge",), 1, 1) is not None
-    assert lease.ends(own, file) is not None and outputs
+    assert capacity_blocks.offers(own, ("p5.48xlarge",), 1, 1) is not None
+    assert guard_deadline.ends(own, file) is not None and outputs
     create.delete(own, file, quiet)
     return made.body or plan.of(own, made.choices[-1], made).body
 

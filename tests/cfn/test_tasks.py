@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.clusterfile import text
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cfn import create, plan, tree
+from cfn import create, live_view, plan
 from cfn.aws import Aws
+from cfn.live_view import Clock, LastTime, Shown
 from cfn.progress import Watch
 from cfn.stack import Event, Stack
-from cfn.tree import Clock, LastTime, Shown
 from cluster.clusterfile.model import ClusterFile
-from cluster.lab.aws import FakeAws
+from lab.aws import FakeAws
 
 PARTS = {"Vpc": "network", "Subnet": "network", "Files": "storage", "Workers": "nodes"}
 BEGAN = 1_700_000_000.0
@@ -73,9 +73,9 @@ def test_how_long_nodes_took_is_kept_for_the_next_time(tmp_path: Path, monkeypat
     shown.clock = clock
     shown.keep()
 
-    assert LastTime(total_s=60.0, to_ready_s={"mount": 40.0, "drivers": 20.0}) == tree.read_last("training")
+    assert LastTime(total_s=60.0, to_ready_s={"mount": 40.0, "drivers": 20.0}) == live_view.read_last("training")
     (tmp_path / "dlami-cluster/stack-times/training.json").write_text("[]")
-    assert LastTime() == tree.read_last("training")
+    assert LastTime() == live_view.read_last("training")
 
 
 class Terminal(io.StringIO):
@@ -90,13 +90,13 @@ def test_a_create_shows_the_time_left_from_the_last_run_and_keeps_its_own(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
-    tree.keep(file.name, LastTime(total_s=3600.0))
+    live_view.keep(file.name, LastTime(total_s=3600.0))
     create.create(account, plan.make(account, file), lambda _: None)
     seen_there = terminal.getvalue()
 
     assert re.search(r"demo  \d+:\d\d, about \d\d:\d\d left", seen_there)
     assert re.search(r"network  \d+ of \d+ resources", seen_there)
-    assert 0 < tree.read_last(file.name).total_s < 3600
+    assert 0 < live_view.read_last(file.name).total_s < 3600
 
 
 def test_a_part_shows_what_of_it_is_under_way_until_it_is_done() -> None:

@@ -10,11 +10,11 @@ from designs import design
 
 from cfn import create, failover
 from cfn.aws import AwsError
+from cfn.capacity import NoCapacity, Tried
 from cfn.checkout import Checkout
 from cfn.failover import where_there_is_room
 from cfn.hosts import Member
 from cfn.plan import Plan
-from cfn.room import NoCapacity, Tried
 from cfn.stack import Stack, StackError
 from cfn.template.design import Design
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Ssh, Storage

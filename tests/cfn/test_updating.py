@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from designs import design
 
-from cfn import hostfile, hosts, lease, progress, ready, stop, succession, update
+from cfn import guard_deadline, hostfile, hosts, progress, ready, replace_instance, stop, update
+from cfn.capacity import Room
 from cfn.changes import Change, ChangeSet
 from cfn.hosts import Member
 from cfn.progress import Watch
-from cfn.room import Room
 from cfn.stack import Stack, StackError
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from cluster.errors import ClusterError, ConfigError, NothingToDo
@@ -194,11 +194,11 @@ def test_a_spare_takes_the_rank_of_the_dead() -> None:
     world = World(member(0), member(1), member(2), member(3))
     aws = world.account()
 
-    assert succession.take(aws, OUTPUTS, "10.0.0.1", 1, "10.0.0.3") == 1
+    assert replace_instance.take(aws, OUTPUTS, "10.0.0.1", 1, "10.0.0.3") == 1
     assert world.ranks() == {"i-0": 0, "i-3": 1, "i-2": 2, "i-1": 3}
     for host, rank, spare in (("10.9.9.9", 9, "10.0.0.2"), ("10.0.0.2", 2, "10.9.9.9"), ("10.0.0.2", 2, "10.0.0.2")):
-        assert succession.take(aws, OUTPUTS, host, rank, spare) is None
-    assert succession.take(aws, OUTPUTS, "10.0.0.0", 9, "10.0.0.2") is None, "the master is no worker"
+        assert replace_instance.take(aws, OUTPUTS, host, rank, spare) is None
+    assert replace_instance.take(aws, OUTPUTS, "10.0.0.0", 9, "10.0.0.2") is None, "the master is no worker"
     assert world.ranks() == {"i-0": 0, "i-3": 1, "i-2": 2, "i-1": 3}
 
 
@@ -207,7 +207,7 @@ def test_a_spare_takes_the_rank_of_the_dead() -> None:
     [
         (member(1), 1, ["i-1"]),
         (member(1, lifecycle="Terminating"), 1, []),
-        (member(succession.GONE + 4, address="10.0.0.1"), 4, []),
+        (member(replace_instance.GONE + 4, address="10.0.0.1"), 4, []),
         (member(2), 7, []),
     ],
 )
@@ -215,7 +215,7 @@ def test_an_ended_host_leaves_its_rank(one: Member, rank: int, ended: list[str])
     """Its own, or what it had before it was ended, or the given one of a host that is gone; it is ended once."""
     world = World(member(0), one)
 
-    assert succession.end(world.account(), OUTPUTS, "10.0.0.1", 7) == rank
+    assert replace_instance.end(world.account(), OUTPUTS, "10.0.0.1", 7) == rank
     assert world.ended == ended
 
 
@@ -369,7 +369,7 @@ def test_a_create_that_takes_no_signal_yet_goes_on(capsys: pytest.CaptureFixture
 )
 def test_an_end_that_is_not_as_the_guard_wants_it_is_told(file: ClusterFile, ends: list[str], said: str) -> None:
     """One too few, and one too many."""
-    found = lease.trouble(file, ends)
+    found = guard_deadline.trouble(file, ends)
 
     assert found.startswith(said)
     assert bool(found) == bool(said)
@@ -379,9 +379,9 @@ def test_a_budget_is_counted_by_prices_that_are_known() -> None:
     """The master's own only where it is another; without a budget nothing is counted."""
     budget = design(guard=Guard(budget_usd=40.0))
 
-    assert lease.priced(design(), None, None) == design()
-    assert lease.priced(budget, 5.0, 5.0) == replace(budget, usd_per_hour=5.0, master_usd_per_hour=0.0)
-    assert lease.priced(budget, 5.0, 1.0) == replace(budget, usd_per_hour=5.0, master_usd_per_hour=1.0)
+    assert guard_deadline.priced(design(), None, None) == design()
+    assert guard_deadline.priced(budget, 5.0, 5.0) == replace(budget, usd_per_hour=5.0, master_usd_per_hour=0.0)
+    assert guard_deadline.priced(budget, 5.0, 1.0) == replace(budget, usd_per_hour=5.0, master_usd_per_hour=1.0)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_a_budget_without_a_price_is_refused(
 ) -> None:
     """Who has none, and the field that gives it one."""
     with pytest.raises(ConfigError, match=f"{instance}(.|\n)*set {field}"):
-        lease.priced(design(guard=Guard(budget_usd=40.0), small_master="m7i.large"), each, master)
+        guard_deadline.priced(design(guard=Guard(budget_usd=40.0), small_master="m7i.large"), each, master)
 
 
 def begun(resource: str, reason: str = "Resource creation Initiated") -> Any:
@@ -413,7 +413,7 @@ def test_new_groups_have_their_end_as_soon_as_they_are_there(source: str, until:
     """Each group once, told once, and nothing of what is only asked for or is no group."""
     file = replace(GUARDED, nodes=Nodes(source=source))
     world, said = World(), []
-    ends = lease.OfNewGroups(world.account(), file, said.append)
+    ends = guard_deadline.OfNewGroups(world.account(), file, said.append)
 
     ends.look([begun("WorkerNodes", ""), begun("Vpc")])
     assert world.ends == {}
@@ -423,7 +423,7 @@ def test_new_groups_have_their_end_as_soon_as_they_are_there(source: str, until:
     ends.look([begun("MasterNodes"), begun("WorkerNodes")])
 
     assert list(world.ends) == ["demo-workers"]
-    at = lease.first_end(file, BEGAN)
+    at = guard_deadline.first_end(file, BEGAN)
     assert said == [f"  guard: all nodes end at {at:%Y-%m-%d %H:%M} UTC unless {until}"]
 
 
@@ -431,7 +431,9 @@ def test_an_end_that_is_refused_is_told_once_and_set_later() -> None:
     """In AWS's words."""
     answers: list[Any] = [refused("Throttling", "too fast"), refused("Throttling", "too fast"), {}]
     world, said = World(put_scheduled_update_group_action=lambda **_: answers.pop(0)), []
-    ends = lease.OfNewGroups(world.account(), replace(GUARDED, nodes=Nodes(source="s3://b/k.tar.gz")), said.append)
+    ends = guard_deadline.OfNewGroups(
+        world.account(), replace(GUARDED, nodes=Nodes(source="s3://b/k.tar.gz")), said.append
+    )
 
     ends.look([begun("MasterNodes")])
     ends.look([begun("MasterNodes")])
@@ -572,7 +574,7 @@ def test_a_clock_of_aws_that_cannot_be_read_is_this_machines() -> None:
     before = datetime.datetime.now(datetime.UTC)
     aws = account(describe_scheduled_actions={"ResponseMetadata": {"HTTPHeaders": {}}})
 
-    assert lease.begin(aws, GUARDED, []) >= lease.first_end(GUARDED, before)
+    assert guard_deadline.begin(aws, GUARDED, []) >= guard_deadline.first_end(GUARDED, before)
 
 
 def test_the_master_knows_itself_by_its_own_address_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from cluster.inventory import Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
-from cluster.jobs.client import Jobs
-from cluster.jobs.lookup import read_all
-from cluster.jobs.sweep import sweep
+from cluster.jobs.cleanup import sweep
+from cluster.jobs.client.client import Jobs
+from cluster.jobs.records import read_all
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import wait_until
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.files import write_json
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord, History
 from cluster.hosts import Host
 from cluster.jobs.record import Job, JobPaths, Status, write_job
 from cluster.jobs.state import JobState
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord, History
 
 BEGAN = 1_760_000_000.0
 STEP_S = 0.5

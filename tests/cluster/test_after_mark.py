@@ -5,18 +5,18 @@ import subprocess
 import sys
 import time
 
-from cluster.ssh import after_mark
+from cluster.ssh import rsync_filter
 
 
 def test_all_output_arrives_through_a_pipe_that_does_not_block() -> None:
     """rsync sets its end so, and is slower than the host that sends."""
     data = bytes(range(256)) * 12_000
-    script = f"echo noise; {after_mark.PRINT_MARK}; head -c {len(data)} /proc/self/fd/0"
+    script = f"echo noise; {rsync_filter.PRINT_MARK}; head -c {len(data)} /proc/self/fd/0"
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     sending, given = os.pipe()
     passing = subprocess.Popen(
-        [sys.executable, after_mark.__file__, "bash", "-c", script], stdin=sending, stdout=writing
+        [sys.executable, rsync_filter.__file__, "bash", "-c", script], stdin=sending, stdout=writing
     )
     os.close(writing)
     os.close(sending)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.departure import Departure
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord
 from cluster.hosts import Host
-from cluster.jobs import attempt as attempts
-from cluster.jobs.attempt import Attempt, Outcome
-from cluster.jobs.cause import Cause
-from cluster.jobs.launcher import NotStarted
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
+from cluster.jobs.supervisor import attempt as attempts
+from cluster.jobs.supervisor.attempt import Attempt, Outcome
+from cluster.jobs.supervisor.launcher import NotStarted
+from cluster.recovery.cause import Cause
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord
+from cluster.recovery.preemption import Departure
 from tests.cluster.jobs_here import a_job
 
 A, B = (Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(2))
@@ -222,7 +222,8 @@ def test_what_holds_up_an_attempt_is_warned_of(stage: Stage) -> None:
     assert "rank 0 says nothing" == first[-1]
     assert 2 == len(second)
     assert first[:2] == tuple(
-        attempts.frozen.warning(name, address) for address, name in (("", attempts.MPIRUN), (B.address, "rank 1"))
+        attempts.stopped_processes.warning(name, address)
+        for address, name in (("", attempts.MPIRUN), (B.address, "rank 1"))
     )
 
 

@@ -16,21 +16,21 @@ import pytest
 from cluster.errors import ConfigError, NothingToDo
 from cluster.files import write_json
 from cluster.inventory import ROOT
-from cluster.jobs import copies as copies_here
-from cluster.jobs.lease import Fenced, check_lease, read_lease
 from cluster.jobs.lock import locked
-from cluster.jobs.lookup import find, read_all, read_attempts, view
+from cluster.jobs.master.stop import stop
+from cluster.jobs.master.submit import remove, submit
 from cluster.jobs.process import process_id, this_process
 from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record_lease import Fenced, check_lease, read_lease
+from cluster.jobs.records import find, read_all, read_attempts, view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.stop import stop
-from cluster.jobs.submit import remove, submit
+from cluster.jobs.supervisor import local_cleanup as copies_here
 from cluster.ssh.onhost import shared_tree
 from tests.cluster.jobs_here import a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import copy_sources, open_folder, python_of_all
-from trainer.copies import DISK, DISKS, local_folder, make_private
+from trainer.common.checkpoints.checkpoint_replica import DISK, DISKS, local_folder, make_private
 
 pytestmark = pytest.mark.slow  # real supervisors, a second each
 ENDLESS = "sleep 1000 & wait"
@@ -249,7 +249,7 @@ def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id: Any) -> None
     with open_folder() as shared, open_folder() as place:
         sources = copy_sources(place)
         shared_tree.make(str(shared))
-        _two_users(python_of_all(sources, "cluster.jobs.stop"), sources, shared, job_id)
+        _two_users(python_of_all(sources, "cluster.jobs.master.stop"), sources, shared, job_id)
 
 
 def _two_users(python: str, sources: Path, shared: Path, job_id: str) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.ending import Ending
-from cluster.jobs.cause import plain, read_cause
+from cluster.recovery.cause import plain, read_cause
+from cluster.recovery.failure_kinds import Ending
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
 

@@ -21,9 +21,9 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, _refuse_taken, claim_hosts, give_back, taken_by_others
+from cluster.jobs.cleanup import let_go, sweep
 from cluster.jobs.onhost import claim as onhost
-from cluster.jobs.patience import Patience, StopAsked
-from cluster.jobs.sweep import let_go, sweep
+from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import NOBODY, copy_sources, open_folder, python_of_all

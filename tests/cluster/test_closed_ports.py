@@ -19,12 +19,12 @@ import pytest
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster, Tunnel, load_cluster
-from cluster.lab.record import Lab
 from cluster.ssh import connections, fanout, proxy
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import Way, connect_command, way_to
+from lab.record import Lab
 from tests import fake_s3
 from tests.cluster import aws_programs
 from tests.conftest import PATIENCE_S, wait_for

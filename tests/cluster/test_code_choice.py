@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
-from cluster.sync import refused
+from cluster.sync import secret_scan
 from cluster.sync.archive import write_archive
 from cluster.sync.snapshot import Snapshot, take
 from tests.conftest import wait_for
@@ -200,7 +200,11 @@ def test_a_name_that_is_no_text_arrives(repository: Path) -> None:
 
 def test_large_files_are_refused_by_name(repository: Path) -> None:
     """One byte more than 50 MB; nothing is taken then, and all of them are named."""
-    for name, size in {"weights.bin": refused.LARGEST + 1, "fits.bin": refused.LARGEST, "zwei.bin": 99_000_000}.items():
+    for name, size in {
+        "weights.bin": secret_scan.LARGEST + 1,
+        "fits.bin": secret_scan.LARGEST,
+        "zwei.bin": 99_000_000,
+    }.items():
         with (repository / name).open("wb") as file:
             file.truncate(size)
     git(repository, "add", "-N", ".")
@@ -219,13 +223,13 @@ def test_large_files_are_refused_by_name(repository: Path) -> None:
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_secret_names(name: Any) -> None:
     """Whatever is in them."""
-    assert refused.by_name(name)
+    assert secret_scan.by_name(name)
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
 def test_names_that_are_no_secret(name: Any) -> None:
     """They are judged by what is in them."""
-    assert "" == refused.by_name(name)
+    assert "" == secret_scan.by_name(name)
 
 
 @pytest.mark.parametrize("what", SECRETS)
@@ -233,17 +237,17 @@ def test_secret_contents(what: Any) -> None:
     """Also in the middle of a file, and in a line that `git diff` shows as removed."""
     text = f"import os\n{SECRETS[what]}\nprint()\n"
     removed = "".join(f"-{line}" for line in text.splitlines(keepends=True))
-    assert refused.by_content(text.encode())
-    shown = refused.without_secrets(f"diff --git a/x b/x\n{removed}diff --git a/y b/y\n+fine\n".encode())
+    assert secret_scan.by_content(text.encode())
+    shown = secret_scan.without_secrets(f"diff --git a/x b/x\n{removed}diff --git a/y b/y\n+fine\n".encode())
     assert b"diff --git a/x b/x\n(left out: " in shown
     assert b"+fine" in shown
-    assert not refused.by_content(shown)
+    assert not secret_scan.by_content(shown)
 
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_contents_that_are_no_secret(what: Any) -> None:
     """What programs and manuals that deal with secrets have in them."""
-    assert "" == refused.by_content(HARMLESS[what].encode())
+    assert "" == secret_scan.by_content(HARMLESS[what].encode())
 
 
 def test_a_difference_tells_no_secret(repository: Path) -> None:
@@ -288,7 +292,7 @@ def read_by_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_this_project_can_be_sent() -> None:
     """`inv sync` takes it: no test of a secret looks like one."""
-    assert {"tasks.py", "cluster/sync/refused.py", "scripts/first-boot.sh"} <= set(names(take(ROOT)))
+    assert {"tasks.py", "cluster/sync/secret_scan.py", "scripts/first-boot.sh"} <= set(names(take(ROOT)))
 
 
 NAMES = st.sampled_from([*BAD_NAMES, *GOOD_NAMES, "a.py", "b/c.py", "b/data.json"])
@@ -303,7 +307,7 @@ CONTENTS = st.one_of(
 @given(files=st.dictionaries(NAMES, CONTENTS, min_size=1, max_size=6))
 def test_what_is_refused_is_never_in_the_archive(files: Any) -> None:
     """Either every such file is named and nothing is taken, or none is there; the others are, byte for byte."""
-    bad = {name for name, data in files.items() if refused.by_name(name) or refused.by_content(data)}
+    bad = {name for name, data in files.items() if secret_scan.by_name(name) or secret_scan.by_content(data)}
     secret = [SECRETS[s].encode() for s in SECRETS]
     with tempfile.TemporaryDirectory() as folder:
         written(Path(folder), files)

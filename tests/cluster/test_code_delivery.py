@@ -18,18 +18,18 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs.client import Listing
+from cluster.jobs.client.client import Listing
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from cluster.setup import project
 from cluster.ssh.fanout import Reach
-from cluster.sync import project
 from cluster.sync.deliver import deliver
 from cluster.sync.job_code import OwnCode, put_code, read_code
 from cluster.sync.onhost import store as onhost_store
 from cluster.sync.snapshot import take
 from cluster.sync.working_copy import NotBrought, Wanted, provide
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.jobs_here import a_job
 from tests.cluster.test_code_choice import git, written
 from tests.conftest import PATIENCE_S, Inv, wait_for

@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from cluster.copying.copy import Copied, Outcome
+from cluster.broadcast.copy import Copied, Outcome
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.sync import git, job_code, project, refused, remembered, snapshot, working_copy
+from cluster.setup import project
+from cluster.setup.project import Synced
+from cluster.sync import git, job_code, scan_cache, secret_scan, snapshot, working_copy
 from cluster.sync.archive import compressed, is_worth_compressing
 from cluster.sync.deliver import deliver, description
 from cluster.sync.onhost import store
 from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, digest_of, link_digest
 from cluster.sync.onhost.unpack import unpack
-from cluster.sync.project import Synced
-from cluster.sync.remembered import Remembered
+from cluster.sync.scan_cache import Remembered
 from cluster.sync.snapshot import File, Snapshot
 from cluster.sync.working_copy import NotBrought, Wanted, provide
 from tests.cluster.reach_here import ReachHere
@@ -285,7 +286,7 @@ def test_files_of_a_folder_are_looked_at_one_by_one(tmp_path: Path) -> None:
     found = snapshot._looked_at(tmp_path, ["a/b.py", "run", "l", "e/x", "pipe", "gone", "run/x", "d/x"])
     assert (*taken.files[:2], File(path="l", kind=LINK, size=0, digest=link_digest("run")), taken.files[2]) == found
     (tmp_path / "big").touch()
-    os.truncate(tmp_path / "big", refused.LARGEST + 1)
+    os.truncate(tmp_path / "big", secret_scan.LARGEST + 1)
     with pytest.raises(ConfigError) as error:
         snapshot._looked_at(tmp_path, ["big", "run"])
     assert f"1 file of {tmp_path} must not leave this machine; nothing was sent:\n  big: 50 MB" in str(error.value)
@@ -327,36 +328,36 @@ def test_what_git_complains_of_is_said_in_its_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "why"), [(0, ""), (refused.LARGEST, ""), (refused.LARGEST + 1, "50 MB, more than 50"), (2 * 10**9, "2,000 MB, more than 50")]
+    ("size", "why"), [(0, ""), (secret_scan.LARGEST, ""), (secret_scan.LARGEST + 1, "50 MB, more than 50"), (2 * 10**9, "2,000 MB, more than 50")]
 )  # fmt: skip
 def test_a_file_is_too_large_beyond_fifty_megabytes(size: int, why: str) -> None:
     """In so many words."""
-    assert why == refused.by_size(size)
+    assert why == secret_scan.by_size(size)
 
 
 def test_a_password_in_an_address_counts_where_it_is_asked_for() -> None:
     """A secret with a form comes before it, each with where it is."""
     address, token = b"x https://me:pass@h/", b" ghp_" + b"a1B2" * 9
-    assert (None, None) == (refused.secret_in(address), refused.secret_or_password_in(b"https://me@h/ a:b"))
-    assert ("a password in an address", 7) == refused.secret_or_password_in(address)
-    assert ("a GitHub token", len(address) + 1) == refused.secret_or_password_in(address + token)
-    assert ("a GitHub token", 6) == refused.secret_in(b" ghp_ " + token.strip())
+    assert (None, None) == (secret_scan.secret_in(address), secret_scan.secret_or_password_in(b"https://me@h/ a:b"))
+    assert ("a password in an address", 7) == secret_scan.secret_or_password_in(address)
+    assert ("a GitHub token", len(address) + 1) == secret_scan.secret_or_password_in(address + token)
+    assert ("a GitHub token", 6) == secret_scan.secret_in(b" ghp_ " + token.strip())
 
 
 def test_a_difference_is_told_but_for_files_with_a_secret() -> None:
     """Of these that they are left out, and why."""
     one, other = b"diff --git a/x b/x\n+1\n", b"diff --git a/y b/y\n+ghp_" + b"a1B2" * 9 + b"\n"
-    assert one + b"diff --git a/y b/y\n(left out: a GitHub token is in it)\n" + one == refused.without_secrets(
+    assert one + b"diff --git a/y b/y\n(left out: a GitHub token is in it)\n" + one == secret_scan.without_secrets(
         one + other + one
     )
-    assert b"" == refused.without_secrets(b"")
+    assert b"" == secret_scan.without_secrets(b"")
 
 
 def test_a_file_that_was_found_harmless_is_remembered_once_it_has_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For this user alone, as long as nothing about it changes; what is damaged is nothing."""
-    monkeypatch.setattr(remembered, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(scan_cache, "cache_folder", lambda: tmp_path / "cache")
     (tmp_path / "f").touch()
     s = (tmp_path / "f").stat()
     at = max(s.st_mtime_ns, s.st_ctime_ns)
@@ -375,15 +376,15 @@ def test_a_file_that_was_found_harmless_is_remembered_once_it_has_settled(
     (tmp_path / "f").write_text("x")
     for damaged in ("[1]", "{"):
         file.write_text(damaged)
-        assert {} == remembered._read(file)
-    assert {} == remembered._read(tmp_path / "none")
+        assert {} == scan_cache._read(file)
+    assert {} == scan_cache._read(tmp_path / "none")
 
 
 def test_files_are_known_by_size_times_and_node(tmp_path: Path) -> None:
     """A change of any of them is one."""
     (tmp_path / "f").write_text("xyz")
     s = (tmp_path / "f").stat()
-    assert [3, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev] == remembered._state(s)
+    assert [3, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev] == scan_cache._state(s)
 
 
 def test_an_archive_is_compressed_where_that_saves_a_third(tmp_path: Path) -> None:

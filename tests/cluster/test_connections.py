@@ -18,8 +18,6 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import connections, mux
 from cluster.ssh.failure import Reason, failure_to_connect, is_transient
 from cluster.ssh.fanout import Reach
@@ -32,6 +30,8 @@ from cluster.ssh.options import (
     sockets_folder,
     way_to,
 )
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 
 

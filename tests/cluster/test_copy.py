@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from cluster.copying.copy import copy, transfer
-from cluster.copying.onhost import parts
-from cluster.copying.onhost.tree import Entry, listed, missing, scan
+from cluster.broadcast.copy import copy, transfer
+from cluster.broadcast.onhost import parts
+from cluster.broadcast.onhost.file_tree import Entry, listed, missing, scan
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.faults.breaking import inside
 
@@ -87,7 +87,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, clu
     secrets_made: list[str] = []
     thread = threading.Thread(target=spy)
     thread.start()
-    import cluster.copying.copy as module
+    import cluster.broadcast.copy as module
 
     original = module.secrets.token_hex
 
@@ -202,7 +202,7 @@ def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None
         labs.slow(lab, host, mbit=30, delay_ms=None)
     script = (
         "import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Reach; "
-        "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
+        "from cluster.broadcast.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
         "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))"
     )
     running = subprocess.Popen(

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from cluster.copying import copy as copying
-from cluster.copying import task
-from cluster.copying.copy import Copied, Outcome, copy, transfer
-from cluster.copying.onhost import parts, relay, store, tree
-from cluster.copying.onhost.store import CHUNK, Store, Stream
-from cluster.copying.onhost.tree import Entry, scan
-from cluster.copying.to_master import listed, place_problem
+from cluster.broadcast import copy as copying
+from cluster.broadcast import task
+from cluster.broadcast.copy import Copied, Outcome, copy, transfer
+from cluster.broadcast.onhost import file_tree, parts, relay, store
+from cluster.broadcast.onhost.file_tree import Entry, scan
+from cluster.broadcast.onhost.store import CHUNK, Store, Stream
+from cluster.broadcast.to_master import listed, place_problem
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
-from cluster.ssh.onhost.part import is_part, open_part, part_of
+from cluster.ssh.onhost.partial_file import is_part, open_part, part_of
 from cluster.ssh.result import Result
 from tests.conftest import PATIENCE_S
 
@@ -254,7 +254,7 @@ def test_what_is_neither_file_folder_nor_link_is_left_out(tmp_path: Path) -> Non
     assert ["", "link"] == [row[0] for row in rows]
     with pytest.raises(ConfigError, match=r"pipe: is neither a file nor a folder$"):
         listed(tmp_path / "pipe", [])
-    assert [entries[1]] == tree.listed([entries[1].row()], "/nowhere", (), foreseen=True)[0]
+    assert [entries[1]] == file_tree.listed([entries[1].row()], "/nowhere", (), foreseen=True)[0]
 
 
 def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("dst")
     entries = [Entry("", "d", 0, 0, 0, 0), Entry("e", "f", 0, 0, 0, 0)]
 
-    assert ["a/b/c", "a/b", "a/d", "a"] == tree.surplus(entries, str(tmp_path / "dst"))
-    assert [[], [], []] == [tree.surplus([], str(tmp_path / n)) for n in ("link", "none", "dst/e")]
-    assert [0] == tree.missing([Entry("dst", "f", 0, 0, 0, 0)], str(tmp_path)), "a folder is no such file"
+    assert ["a/b/c", "a/b", "a/d", "a"] == file_tree.surplus(entries, str(tmp_path / "dst"))
+    assert [[], [], []] == [file_tree.surplus([], str(tmp_path / n)) for n in ("link", "none", "dst/e")]
+    assert [0] == file_tree.missing([Entry("dst", "f", 0, 0, 0, 0)], str(tmp_path)), "a folder is no such file"
 
 
 def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:

@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.copying import copy as copying
-from cluster.copying.copy import copy, lines, transfer
-from cluster.copying.onhost import flow, relay, target, tree, wire
-from cluster.copying.onhost.errors import Changed, Over, WireError
-from cluster.copying.onhost.flow import Flow
-from cluster.copying.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
-from cluster.copying.onhost.tree import Entry, scan
+from cluster.broadcast import copy as copying
+from cluster.broadcast.copy import copy, lines, transfer
+from cluster.broadcast.onhost import file_tree, pipeline, protocol, relay, target
+from cluster.broadcast.onhost.errors import Changed, Over, WireError
+from cluster.broadcast.onhost.file_tree import Entry, scan
+from cluster.broadcast.onhost.pipeline import Flow
+from cluster.broadcast.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 
 
@@ -193,7 +193,7 @@ def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path: Path) -> 
         head_keeps=True,
         plan=False,
     )
-    sent = program("cluster.copying.onhost.relay", spec, python=sys.executable)
+    sent = program("cluster.broadcast.onhost.relay", spec, python=sys.executable)
     began = time.monotonic()
     relays = [
         subprocess.Popen(["sh", "-c", sent.command(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for n in (1, 0)
@@ -244,11 +244,11 @@ def test_a_chunk_s_digest_needs_the_secret() -> None:
     """Who only hears what is sent cannot make one; place and length are in it."""
     secret, other = bytes(32), bytes(31) + b"\1"
     digests = {
-        wire.chunk_digest(secret, 1, b"data"),
-        wire.chunk_digest(other, 1, b"data"),
-        wire.chunk_digest(secret, 2, b"data"),
-        wire.chunk_digest(secret, 1, b"data\0"),
-        wire.chunk_digest(secret, 1, b"data", b"J"),
+        protocol.chunk_digest(secret, 1, b"data"),
+        protocol.chunk_digest(other, 1, b"data"),
+        protocol.chunk_digest(secret, 2, b"data"),
+        protocol.chunk_digest(secret, 1, b"data\0"),
+        protocol.chunk_digest(secret, 1, b"data", b"J"),
     }
 
     assert 5 == len(digests)
@@ -268,19 +268,19 @@ def test_who_only_mirrors_our_proof_is_not_let_in() -> None:
         with socket.create_connection(server.getsockname(), timeout=10) as raw:
             raw.settimeout(10)
             with pytest.raises(WireError, match="secret"):
-                wire.Wire(raw, os.urandom(32), 5)._prove(first=True)
+                protocol.Wire(raw, os.urandom(32), 5)._prove(first=True)
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay hears who connects one after the other: each has seconds for his proof."""
-    monkeypatch.setattr(wire, "_PROOF_S", 0.05)
+    monkeypatch.setattr(protocol, "_PROOF_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as stranger:
         raw, _ = server.accept()
         gives_up = threading.Timer(10, stranger.shutdown, [socket.SHUT_RDWR])
         gives_up.daemon = True
         gives_up.start()
         with raw, pytest.raises(TimeoutError):
-            wire.Wire.accepted(raw, os.urandom(32), 5, None)
+            protocol.Wire.accepted(raw, os.urandom(32), 5, None)
         gives_up.cancel()
 
 
@@ -288,7 +288,7 @@ def as_sent(*, secret: bytes = bytes(32), **message: Any) -> bytes:
     """A message as it is on the wire."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        wire.Wire(ours, secret, 5).say(**message)
+        protocol.Wire(ours, secret, 5).say(**message)
         return theirs.recv(65536)
 
 
@@ -299,7 +299,7 @@ def heard(*packets: bytes) -> dict[str, Any]:
         with ours:
             for packet in packets:
                 ours.send(packet)
-        return wire.Wire(theirs, bytes(32), 5).hear_message()
+        return protocol.Wire(theirs, bytes(32), 5).hear_message()
 
 
 def test_a_message_is_heard_however_it_is_cut() -> None:
@@ -321,7 +321,7 @@ def test_a_message_is_heard_however_it_is_cut() -> None:
         (as_sent(kind="begin", secret=bytes(31) + b"x"), "not what was sent"),
         (as_sent(kind="begin")[:-2] + b"x}", "not what was sent"),
         (b"C" + as_sent(kind="begin")[1:], "not what was sent"),
-        (struct.pack(">cIQ", b"C", 1, 7) + wire.chunk_digest(bytes(32), 7, b"x") + b"x", "a chunk out of turn"),
+        (struct.pack(">cIQ", b"C", 1, 7) + protocol.chunk_digest(bytes(32), 7, b"x") + b"x", "a chunk out of turn"),
     ],
     ids=["long", "secret", "changed", "kind", "chunk"],
 )
@@ -334,7 +334,7 @@ def test_what_is_no_message_of_ours_is_refused(sent: bytes, says: str) -> None:
 def test_a_relay_listens_at_its_own_address_only() -> None:
     """Never at all of them: the address that the other hosts use, nothing else."""
     secret = os.urandom(32)
-    listener = wire.listening("127.0.0.3", secret)
+    listener = protocol.listening("127.0.0.3", secret)
     assert listener is not None
     with listener:
         assert "127.0.0.3" == listener.getsockname()[0]
@@ -346,9 +346,9 @@ def test_the_end_of_a_head_is_heard_instead_of_any_message() -> None:
     """Whatever a relay waits for, it learns why it waits no longer."""
     ours, theirs = socket.socketpair()
     secret = os.urandom(32)
-    wire.Wire(ours, secret, 5).say(kind="over", why="the source changed")
+    protocol.Wire(ours, secret, 5).say(kind="over", why="the source changed")
     with pytest.raises(Over, match="the source changed"):
-        wire.Wire(theirs, secret, 5).hear_message()
+        protocol.Wire(theirs, secret, 5).hear_message()
     ours.close()
     theirs.close()
 
@@ -368,9 +368,9 @@ def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.
 
     (tmp_path / "src").mkdir()
     (tmp_path / "src/f").write_text("whole")
-    monkeypatch.setattr(flow, "BEAT_S", 0.2)
+    monkeypatch.setattr(pipeline, "BEAT_S", 0.2)
     monkeypatch.setattr(relay, "BEAT_S", 0.2)
-    monkeypatch.setattr(tree, "listed", slow(tree.listed))
+    monkeypatch.setattr(file_tree, "listed", slow(file_tree.listed))
     monkeypatch.setattr(target.Target, "prepare", slow(target.Target.prepare))
     monkeypatch.setattr(target.Target, "settle", slow(target.Target.settle))
     chain = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
@@ -415,7 +415,7 @@ def test_the_mark_of_a_killed_relay_goes_with_the_next_copy(tmp_path: Path) -> N
 
     def holding(number: int) -> "subprocess.Popen[str]":
         words = (
-            "import json, sys, time; from cluster.copying.onhost import target;"
+            "import json, sys, time; from cluster.broadcast.onhost import target;"
             "held = target.Target(json.loads(sys.argv[1]), 1); held._leave_mark(); print('held', flush=True); time.sleep(600)"
         )
         spec = {**copying._spec(wanted, chain, head_keeps=False, plan=False), "secret": f"{number:064x}"}
@@ -469,7 +469,7 @@ def test_a_folder_that_something_left_out_is_in_stays(mirror: tuple[Path, dict[s
     """It is shown to nobody and not removed; what came into a folder since it was shown keeps that folder."""
     top, spec = mirror
     entries, _ = scan(spec["src"])
-    shown = tree.surplus(entries, spec["dst"], spec["excludes"])
+    shown = file_tree.surplus(entries, spec["dst"], spec["excludes"])
     (top / "dst/old/late").touch()
     (top / "dst/old/file").unlink()
     copied = target.Target({**spec, "delete": {"127.0.0.1": shown}}, 0)

@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from cluster import demo
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.machine import Missing
 from cluster.locate import LABS
+from dlami import demo
+from lab import lab as labs
+from lab.machine import Missing
 
 # Read by every Python that the typed command starts: what makes the demo small, as soon as it is imported.
 SMALLER = """\
@@ -26,7 +26,7 @@ import importlib.abc, importlib.machinery, json, os, sys
 
 class Smaller(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "cluster.demo":
+        if name != "dlami.demo":
             return None
         found = importlib.machinery.PathFinder.find_spec(name, path)
         load = found.loader.exec_module

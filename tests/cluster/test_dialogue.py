@@ -8,13 +8,13 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.dialogue import Dialogue, Told
-from cluster.ssh.exchange import AWAITED
+from cluster.ssh.agent_exchange import AWAITED
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.program import Program, program
-from cluster.top.gather import one_frame
-from cluster.top.seen import HostSeen, Sight
+from cluster.ssh.remote_agent import Dialogue, Told
+from cluster.top.collector import one_frame
+from cluster.top.snapshot import HostSeen, Sight
 from tests.conftest import PATIENCE_S
 
 HERE = Host(rank=0, address="localhost", slots=1)
@@ -103,7 +103,7 @@ REAL = 'exec /usr/bin/python3 "$@"'
 def one_look(monkeypatch: pytest.MonkeyPatch, folder: Path, shell: str) -> HostSeen:
     """At this machine, whose Python is a shell script."""
     asked = a_program(folder, shell)
-    monkeypatch.setattr("cluster.top.gather.program", lambda *_: asked)
+    monkeypatch.setattr("cluster.top.collector.program", lambda *_: asked)
     with Reach(CLUSTER) as reach:
         (seen,) = one_frame(reach, CLUSTER, [HERE]).hosts
     return seen
@@ -118,7 +118,7 @@ def test_one_look_waits_for_an_answer_that_is_slow(
         told, _ = answers(reach, program("cluster.top.onhost.host", "/nowhere"), lambda _, found: len(found) == 2)
     for number, one in enumerate(told):
         (tmp_path / f"answer{number}").write_bytes(framed(one.answer))
-    monkeypatch.setattr("cluster.top.gather.SILENT_S", 0.2)
+    monkeypatch.setattr("cluster.top.collector.SILENT_S", 0.2)
     slow = f"cat {tmp_path}/answer0; {second.replace('{}', f'{tmp_path}/answer1')}; exec sleep 1000"
     seen = one_look(monkeypatch, tmp_path, slow)
 

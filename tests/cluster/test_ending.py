@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from invoke import Context, Exit
 
-from cluster.commandline.command import command
+from cluster import last_run
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
-from cluster.lab.record import Lab
-from cluster.run import last_run
-from cluster.run.progress import Lines
-from cluster.ssh import fanout, tagged
-from cluster.ssh.ending import Ended, undisturbed
+from cluster.ssh import fanout, tagged_processes
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.progress import Lines
+from cluster.ssh.terminate import Ended, undisturbed
+from dlami.tasks.command import command
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import wait_until_it_is
 
@@ -52,7 +52,7 @@ def test_a_process_that_ignores_every_signal_it_can_is_ended() -> None:
     """TERM first, and KILL for what is left of it; the script says nothing because nothing stays."""
     stubborn = tagged_process(f"e{os.getpid()}", 'trap "" TERM INT HUP; echo begun; while :; do sleep 0.1; done')
     done = subprocess.run(
-        ["sh", "-c", tagged.end_script("DLAMI_RUN", f"e{os.getpid()}", grace_s=1)],
+        ["sh", "-c", tagged_processes.end_script("DLAMI_RUN", f"e{os.getpid()}", grace_s=1)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -65,7 +65,9 @@ def test_a_process_that_ignores_every_signal_it_can_is_ended() -> None:
 def test_a_process_that_wants_to_clean_up_has_the_time_for_it() -> None:
     """It hears TERM before it is killed."""
     tidy = tagged_process(f"t{os.getpid()}", 'trap "exit 7" TERM; echo begun; while :; do sleep 0.1; done')
-    subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", f"t{os.getpid()}", grace_s=30)], timeout=60, check=True)
+    subprocess.run(
+        ["sh", "-c", tagged_processes.end_script("DLAMI_RUN", f"t{os.getpid()}", grace_s=30)], timeout=60, check=True
+    )
 
     assert 7 == tidy.wait(timeout=PATIENCE_S)
 
@@ -77,7 +79,7 @@ def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
     try:
         for process in others:
             wait_until_it_is("sleep", process.pid)
-        subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", value, grace_s=0)], timeout=60, check=True)
+        subprocess.run(["sh", "-c", tagged_processes.end_script("DLAMI_RUN", value, grace_s=0)], timeout=60, check=True)
 
         assert [None, None] == [p.poll() for p in others]
     finally:
@@ -138,7 +140,7 @@ def test_a_shield_only_delays_the_end_that_somebody_asked_for(number: signal.Sig
     """`kill PID` of a command that ends its processes on the hosts ends it afterwards, whether or not it has a handler."""
     held = f"""
 import os, signal
-from cluster.ssh.ending import undisturbed
+from cluster.ssh.terminate import undisturbed
 with undisturbed():
     signal.raise_signal(signal.SIGINT)
     os.kill(os.getpid(), {int(number)})
@@ -159,7 +161,7 @@ def test_what_was_not_seen_to_end_is_not_called_ended() -> None:
 def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process in the kernel's state D does, which no signal ends."""
     stuck = "printf '17 D sleep 98'"
-    monkeypatch.setattr(tagged, "end_script", lambda *_args, **_kwargs: stuck)
+    monkeypatch.setattr(tagged_processes, "end_script", lambda *_args, **_kwargs: stuck)
     told = []
     with Reach(here) as reach:
         results = reach.run([HERE], "sleep 30", limits=Limits(total_s=0.3), on_result=told.append)

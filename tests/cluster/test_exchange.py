@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.ssh.exchange import Exchange
+from cluster.ssh.agent_exchange import Exchange
 from cluster.ssh.onhost.frame import framed
 from tests.cluster.jobs_here import HERE
 
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("cluster.ssh.exchange.time", made)
+    monkeypatch.setattr("cluster.ssh.agent_exchange.time", made)
     return made
 
 

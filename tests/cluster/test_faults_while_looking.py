@@ -20,14 +20,14 @@ import pytest
 
 from cluster.files import write_json
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs.lease import take_lease
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record_lease import take_lease
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.made_job import made_job, write_metrics
 from tests.cluster.test_top_on_hosts import garbage_for_python
 from tests.cluster.test_tunnels import fetched, tensorboard

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.copying.fetch import PARTIAL, Fetched, _why, lines
+from cluster.broadcast.fetch import PARTIAL, Fetched, _why, lines
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -103,7 +103,7 @@ def test_a_file_goes_by_the_name_that_it_is_to_have_here(inv: Inv, filled: list[
 @pytest.mark.parametrize("src", ["", "/", "name", "./name", "~", "/a\nb"])
 def test_a_source_is_a_whole_path(src: str) -> None:
     """There is no folder that one stands in there."""
-    from cluster.copying.fetch import _checked
+    from cluster.broadcast.fetch import _checked
 
     with pytest.raises(ConfigError, match="SRC "):
         _checked(src)
@@ -120,7 +120,7 @@ def test_the_lines_say_what_is_missing() -> None:
 
 def test_a_cluster_on_this_machine_needs_no_ssh(tmp_path: Path) -> None:
     """The file is copied."""
-    from cluster.copying.fetch import fetch
+    from cluster.broadcast.fetch import fetch
 
     (tmp_path / "src").write_text("x")
     local = Cluster(name="here", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project="/p")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cluster.jobs.folder_thread import FolderThread, Unanswered
-from cluster.jobs.holder import Holder
-from cluster.jobs.lease import Fenced, read_lease, take_lease
+from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import JobPaths, Status, load
+from cluster.jobs.record_lease import Fenced, read_lease, take_lease
 from cluster.jobs.state import JobState
 from cluster.jobs.status import words_file
+from cluster.jobs.supervisor.lease_holder import Holder
 
 SHORT_S, LONG_S = 0.3, 300.0  # for a folder that is silent here, and for one that answers, however busy the machine is
 

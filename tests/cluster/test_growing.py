@@ -9,18 +9,18 @@ from typing import Any, cast
 import pytest
 
 from cluster.errors import ClusterError
-from cluster.healing.choice import Chosen, Unfit
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord
-from cluster.healing.replacing import Replacing
+from cluster.folder_thread import FolderThread
+from cluster.hang_detection.watch import RankWatch
 from cluster.hosts import Host
-from cluster.jobs import growing
-from cluster.jobs.attempt import Attempt
-from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.growing import Growing
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
-from cluster.watching.watch import RankWatch
+from cluster.jobs.supervisor import scale_up
+from cluster.jobs.supervisor.attempt import Attempt
+from cluster.jobs.supervisor.scale_up import Growing
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord
+from cluster.recovery.placement import Chosen, Unfit
+from cluster.recovery.replacement import Replacing
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 OTHER = Host(rank=1, address="10.255.255.1", slots=1)
@@ -47,7 +47,7 @@ def test_it_is_due_once_more_hosts_can_be_had_and_the_attempt_has_settled(
             raise answer
         return cast(Chosen | None, answer)
 
-    monkeypatch.setattr(growing, "could_be_had", could_be_had)
+    monkeypatch.setattr(scale_up, "could_be_had", could_be_had)
     one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacing("", print), print).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
     assert not one.is_due(None)
@@ -61,7 +61,7 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
     changes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is looked at."""
-    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: pytest.fail("it was looked"))
+    monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: pytest.fail("it was looked"))
     one = Growing(small(**changes, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), print).start()
     assert not one.is_due(time.time() - SETTLED)
     assert not one._thread.is_alive()
@@ -70,7 +70,7 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
 def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would begin anew: that is said once, and its first checkpoint makes it due."""
     looks, said = list[int](), list[str]()
-    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: looks.append(1) or WHOLE)
+    monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: looks.append(1) or WHOLE)
     paths = JobPaths(tmp_path / "jobs/x")
     one = Growing(small(program=True, grow_after=0.1), paths, Replacing("", print), said.append).start()
     wait_until(lambda: len(looks) > 2, "it has been looked")
@@ -88,7 +88,7 @@ def test_one_of_two_hosts_that_came_back_is_used(tmp_path: Path, monkeypatch: py
     left_out = Unfit(why="failed 2 times in 7 days: lost", failed_before=True)
     looks = [Chosen(hosts=(HERE,), np=1, missing={"b": left_out, "c": away})] * 2
     looks += [Chosen(hosts=(HERE, OTHER), np=2, missing={"c": away})]
-    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: looks.pop(0))
+    monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: looks.pop(0))
     said = list[str]()
     one = Growing(small(whole_np=3, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), said.append).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")

@@ -21,7 +21,7 @@ import pytest
 
 from cluster.errors import ClusterError
 from cluster.guard import line, tell
-from cluster.guard.keep import Seen, keep, seconds_of, seen
+from cluster.guard.extend import Seen, keep, seconds_of, seen
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.activity import Process, busy
 from cluster.guard.onhost.api import Api, Groups, HalfSet, Refused, terms

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from typing import Any
 
-from cluster.healing.ending import Ending
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.state import JobState
-from cluster.lab.record import Lab
+from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.fanout import Reach
+from lab.record import Lab
 from tests.cluster.test_job_hosts import a_job
 from tests.conftest import wait_for
 
@@ -22,7 +22,7 @@ PROGRAM = """\
 from pathlib import Path
 import os
 import time
-from dlami.beat import Phase, beat, beat_file
+from dlami.heartbeat import Phase, beat, beat_file
 beat.begin(beat_file())
 import horovod.tensorflow as hvd
 import tensorflow as tf

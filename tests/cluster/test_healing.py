@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.healing.ending import Ending
-from cluster.healing.lost import heal_lost
-from cluster.jobs import follow
 from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts
-from cluster.jobs.lookup import find, read_attempts, view
+from cluster.jobs.client.show import one
+from cluster.jobs.master import follow
+from cluster.jobs.master.lost_jobs import heal_lost
+from cluster.jobs.master.stop import stop
+from cluster.jobs.master.submit import remove, submit
 from cluster.jobs.onhost.claim import holder
 from cluster.jobs.process import start_ticks
 from cluster.jobs.record import DamagedRecord, JobPaths, read_job
-from cluster.jobs.show import one
+from cluster.jobs.records import find, read_attempts, view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
-from cluster.jobs.stop import stop
-from cluster.jobs.submit import remove, submit
+from cluster.recovery.failure_kinds import Ending
 from tests import dead_server
 from tests.cluster.jobs_here import HERE, a_job, ended, wait_until
 from tests.conftest import PATIENCE_S

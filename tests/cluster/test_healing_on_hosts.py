@@ -13,8 +13,8 @@ from typing import Any
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.program import Trainer
 from cluster.jobs.training import HealingTerms, Training
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 TRAINING = (

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.healing import lost
-from cluster.healing.account import Account, Spent, account
-from cluster.healing.departure import Departure
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord, History
-from cluster.healing.policy import HOUR_S, LONG_S, LONGEST_PAUSE_S, Again, End, Terms, decide
+from cluster.jobs.master import lost_jobs
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.goodput import Account, Spent, account
+from cluster.recovery.history import AttemptRecord, History
+from cluster.recovery.policy import HOUR_S, LONG_S, LONGEST_PAUSE_S, Again, End, Terms, decide
+from cluster.recovery.preemption import Departure
 from cluster.typed import from_json
 from tests.cluster.jobs_here import a_job
 
@@ -137,7 +137,7 @@ def test_why_a_job_stays_as_its_lost_supervisor_left_it(tmp_path: Path, state: J
     """Its owner's word, and what it was doing; hosts that cannot be reached: test_master_back."""
     paths = JobPaths(tmp_path)
     write_status(paths, Status(state=state))
-    said = lost._why_not(a_job("true", "here-1", heal=heal), paths)
+    said = lost_jobs._why_not(a_job("true", "here-1", heal=heal), paths)
     assert said.startswith(why) and bool(said) == bool(why)
 
 

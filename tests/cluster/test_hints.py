@@ -12,7 +12,7 @@ from cluster.health.known_faults import ACTION, SOURCES
 from cluster.inventory import ROOT
 from tests.typed_words import parsed
 
-PACKAGES = ("cluster", "cfn", "dlami", "trainer")
+PACKAGES = ("cluster", "cfn", "dlami", "eks", "lab", "trainer")
 QUOTED = re.compile(r"['`](inv [a-z][^'`\n]*)['`]")
 STANDS_FOR = "7"  # a value that is filled in: ranks, a number, a name
 ELLIPSIS = re.compile(r"…|\.\.\.|<[^>]*>|\[[^\]]*\]|\b[A-Z]{3,}\b")  # of the syntax, not the command

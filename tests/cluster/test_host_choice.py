@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.healing import gate, leaving
-from cluster.healing.choice import Chosen, Unfit, choose
-from cluster.healing.departure import Departure
-from cluster.healing.replacing import Replacing
-from cluster.health import glance
-from cluster.health.glance import Sight
+from cluster.health import precheck
+from cluster.health.precheck import Sight
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.jobs.record import Job
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from cluster.jobs.supervisor import admission
+from cluster.recovery import preemption_query
+from cluster.recovery.placement import Chosen, Unfit, choose
+from cluster.recovery.preemption import Departure
+from cluster.recovery.replacement import Replacing
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.jobs_here import a_job
 
 SEATS = tuple(Host(rank=r, address=a, slots=2) for r, a in enumerate("abcd"))
@@ -117,10 +118,10 @@ def test_a_look_says_who_is_silent_and_who_is_unwell(tmp_path: Path, monkeypatch
         looked.extend(h.address for h in hosts)
         return {"127.0.0.3": Sight(why="a GPU is lost", verdict=Verdict.REPLACE)}
 
-    monkeypatch.setattr(glance, "glance", sight)
-    monkeypatch.setattr(gate, "taken_by_others", lambda hosts, job: {})
-    monkeypatch.setattr(leaving, "leaving_hosts", lambda hosts: (leaves,))
-    found = gate.look_at(tmp_path, seats, [spare], {"lost.invalid"}, a_job("true", "x", hosts=seats))
+    monkeypatch.setattr(precheck, "glance", sight)
+    monkeypatch.setattr(admission, "taken_by_others", lambda hosts, job: {})
+    monkeypatch.setattr(preemption_query, "leaving_hosts", lambda hosts: (leaves,))
+    found = admission.look_at(tmp_path, seats, [spare], {"lost.invalid"}, a_job("true", "x", hosts=seats))
     silent = Unfit(why="does not answer", is_gone=True, is_silent=True)
     assert {
         "gone.invalid": silent,
@@ -163,8 +164,8 @@ def test_the_gate_knows_who_is_there_instead(
         revision="", created="", hosts=SEATS,
     )  # fmt: skip
     found_gone = lambda _, seats, free, *rest: {h.address: GONE for h in (*seats, *free) if h.address in gone}  # noqa: E731
-    monkeypatch.setattr(gate, "look_at", found_gone)
-    found = gate.next_hosts(tmp_path, job, seats=SEATS, spares=(), np=8, min_np=8, replacing=replacing)
+    monkeypatch.setattr(admission, "look_at", found_gone)
+    found = admission.next_hosts(tmp_path, job, seats=SEATS, spares=(), np=8, min_np=8, replacing=replacing)
 
     assert hosts == "".join(h.address for h in found.hosts)
     assert (successors, taken, missing) == (found.successors, found.taken, "".join(found.missing))
@@ -228,7 +229,7 @@ def spare_lab(lab_allowed: None) -> Iterator[Lab]:
 ON_MASTER = """
 import json, sys
 from pathlib import Path
-from cluster.healing.gate import next_hosts
+from cluster.jobs.supervisor.admission import next_hosts
 from cluster.hosts import Host
 from cluster.jobs.record import Job
 given = json.loads(sys.argv[1])

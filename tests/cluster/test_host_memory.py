@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ClusterError
-from cluster.healing.ending import Ending
-from cluster.healing.gate import remember_end
-from cluster.healing.memory import (
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.jobs.record import Job
+from cluster.jobs.supervisor.admission import remember_end
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.host_failures import (
     FORGIVEN,
     WINDOW_S,
     Entry,
@@ -30,9 +33,6 @@ from cluster.healing.memory import (
     read_memory,
     spared,
 )
-from cluster.hosts import Host
-from cluster.inventory import Cluster
-from cluster.jobs.record import Job
 from cluster.ssh.onhost import trusted_files
 from tests.conftest import Inv
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commandline.running import seats_for
 from cluster.errors import ClusterError, ConfigError
 from cluster.health.before_training import as_in_hostfile, fit_hosts
 from cluster.health.check import About
@@ -21,9 +20,10 @@ from cluster.hostset import select
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.plan import HostsUnfit, planned_on_master
 from cluster.jobs.record import JobPaths
-from cluster.lab.record import Lab
 from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
 from cluster.ssh.fanout import Reach
+from dlami.tasks.running import seats_for
+from lab.record import Lab
 from tests.cluster.jobs_here import HERE, a_job
 from tests.cluster.test_mpirun import facts_of
 from tests.conftest import Inv, operator_of
@@ -203,7 +203,7 @@ def test_a_program_runs_once_on_such_a_master(lab: Lab, idle_inv: Inv) -> None:
 ON_MASTER = """
 import json, sys
 from pathlib import Path
-from cluster.healing.gate import next_hosts
+from cluster.jobs.supervisor.admission import next_hosts
 from cluster.jobs.record import Job
 from cluster.typed import from_json
 job = from_json(Job, json.loads(sys.argv[1]))

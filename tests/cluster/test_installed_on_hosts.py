@@ -10,9 +10,9 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.sync.on_demand import bring_project
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S
 from tests.wheel import install_wheel
 

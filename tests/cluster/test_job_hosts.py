@@ -10,15 +10,15 @@ from typing import Any
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.launch.facts import survey
 from cluster.launch.mpirun import JobTags, command_line, plan_launch
 from cluster.ssh.fanout import Reach
-from cluster.ssh.tagged import list_script
+from cluster.ssh.tagged_processes import list_script
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 ENDLESS = ("sleep", "4321")

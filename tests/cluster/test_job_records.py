@@ -19,18 +19,15 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord, History
+from cluster.folder_thread import FolderThread
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobs import job_table, process, show
-from cluster.jobs.client import Jobs, Listing
-from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.follow import ending, lines, unseen_checkpoints
-from cluster.jobs.holder import Holder
-from cluster.jobs.lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
+from cluster.jobs import process
+from cluster.jobs.client import job_table, show
+from cluster.jobs.client.client import Jobs, Listing
 from cluster.jobs.lock import locked, make_folder
-from cluster.jobs.lookup import find, next_sequence, read_all, view, view_all
+from cluster.jobs.master.follow import ending, lines, unseen_checkpoints
+from cluster.jobs.master.submit import _refuse_taken
 from cluster.jobs.process import ProcessId, boot_id, this_process
 from cluster.jobs.record import (
     DamagedRecord,
@@ -43,11 +40,15 @@ from cluster.jobs.record import (
     read_job,
     write_job,
 )
+from cluster.jobs.record_lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
+from cluster.jobs.records import find, next_sequence, read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.submit import _refuse_taken
+from cluster.jobs.supervisor.lease_holder import Holder
 from cluster.jobs.training import next_attempt
 from cluster.kill.kill import KnownJobs
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 

@@ -19,19 +19,20 @@ from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
 from cluster.files import write_json
-from cluster.healing.ending import Ending
-from cluster.jobpage.chart import ticks
-from cluster.jobpage.compare import compared, differences_text, record, require_different
-from cluster.jobpage.curves import MOST_BUCKETS, CurveBuckets
-from cluster.jobpage.facts import JobFacts, read_facts
-from cluster.jobpage.heat import COLOURS, picture
-from cluster.jobpage.metrics import read_metrics
-from cluster.jobpage.page import MOST_BYTES, page
-from cluster.jobpage.rank_map import stragglers
-from cluster.jobpage.settings import settings
-from cluster.jobs import show, submit
+from cluster.jobs.client import show
+from cluster.jobs.curves.curves import MOST_BUCKETS, CurveBuckets
+from cluster.jobs.curves.metrics import read_metrics
+from cluster.jobs.curves.rank_map import stragglers
+from cluster.jobs.master import submit
+from cluster.jobs.master.facts import JobFacts, read_facts
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
+from cluster.recovery.failure_kinds import Ending
+from cluster.report.chart import ticks
+from cluster.report.compare import compared, differences_text, record, require_different
+from cluster.report.heat import COLOURS, picture
+from cluster.report.page import MOST_BYTES, page
+from cluster.report.settings import settings
 from tests.cluster.browser import browser
 from tests.cluster.made_job import PNG, SLOW_RANK, made_job, write_metrics
 

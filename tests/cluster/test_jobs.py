@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.tagged import list_script
+from cluster.ssh.tagged_processes import list_script
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 ENDLESS = (

@@ -13,22 +13,25 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.files import write_json
-from cluster.healing.choice import Chosen, Unfit
-from cluster.healing.policy import Again
+from cluster.folder_thread import FolderThread, Unanswered
 from cluster.hosts import Host
 from cluster.jobs import __main__ as verbs
-from cluster.jobs import client, cost, healing, launcher, plan, status, stop
+from cluster.jobs import cost, plan, status
 from cluster.jobs.claim import HostsTaken
+from cluster.jobs.cleanup import Swept
+from cluster.jobs.client import client
 from cluster.jobs.cost import Bill, Paid
-from cluster.jobs.folder_thread import FolderThread, Unanswered
-from cluster.jobs.healing import Healing, NotHealed
-from cluster.jobs.launcher import Launcher
-from cluster.jobs.lease import take_lease
+from cluster.jobs.master import stop
 from cluster.jobs.plan import HostsUnfit
 from cluster.jobs.process import ProcessId, this_process
 from cluster.jobs.record import JobPaths, Status, read_job, write_job
+from cluster.jobs.record_lease import take_lease
 from cluster.jobs.state import JobState
-from cluster.jobs.sweep import Swept
+from cluster.jobs.supervisor import launcher, recovery
+from cluster.jobs.supervisor.launcher import Launcher
+from cluster.jobs.supervisor.recovery import Healing, NotHealed
+from cluster.recovery.placement import Chosen, Unfit
+from cluster.recovery.policy import Again
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.result import Result
@@ -360,16 +363,16 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
         held.difference_update(h.address for h in hosts)
 
     telling: Any = SimpleNamespace(say=said.append, notice=said.append, waits_to_heal=lambda _: None)
-    monkeypatch.setattr(healing.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(healing, "next_hosts", next_hosts)
+    monkeypatch.setattr(recovery.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(recovery, "next_hosts", next_hosts)
     monkeypatch.setattr(
-        healing,
+        recovery,
         "planned_on_master",
         lambda job, paths, hosts, np, attempt: dataclasses.replace(job, hosts=hosts, np=np, attempt=attempt),
     )
-    monkeypatch.setattr(healing, "claim_hosts", lambda job, *_, **__: job)
-    monkeypatch.setattr(healing, "let_go", let_go)
-    monkeypatch.setattr(healing, "trouble_here", lambda *_: "")
+    monkeypatch.setattr(recovery, "claim_hosts", lambda job, *_, **__: job)
+    monkeypatch.setattr(recovery, "let_go", let_go)
+    monkeypatch.setattr(recovery, "trouble_here", lambda *_: "")
     job = a_job("", "j", **{"hosts": (A, B), "whole_hosts": (A, B), "np": 2, "whole_np": 2, **changes})
     replacing: Any = SimpleNamespace(news=0)
     folder: Any = SimpleNamespace(is_silent=False)
@@ -444,7 +447,7 @@ def test_a_shared_folder_that_cannot_be_written_is_waited_for(paths: JobPaths, m
     """It is said what is wrong with it; a look that failed by it is no wait."""
     found = healed(paths, monkeypatch, [OSError(28, "No space left"), SAME])
     troubles = iter(["it is full", "it is full", ""])
-    monkeypatch.setattr(healing, "trouble_here", lambda *_: next(troubles))
+    monkeypatch.setattr(recovery, "trouble_here", lambda *_: next(troubles))
     prepared = found.healing.prepare(Again(), 2)
     assert (10.0, 2.0) == (prepared.waited_s, prepared.gate_s)
     assert [f"waits: {paths.folder} cannot be written: it is full"] == found.said

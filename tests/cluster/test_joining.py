@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, load_cluster
-from cluster.joining import keys
-from cluster.joining.console import Consoles, consoles, fingerprints_in
-from cluster.joining.files import request_of, targets
-from cluster.joining.gather import Gathered, JoinRequest
-from cluster.joining.join import Joined, access_from_here, ssh_config
-from cluster.joining.keys import HostKey
-from cluster.joining.members import HostSeen, Member, hosts_of, named, with_new_members
-from cluster.joining.onhost import member, nfs, own_folders
-from cluster.joining.trust import Proof, Shown
+from cluster.join import keys
+from cluster.join.console import Consoles, consoles, fingerprints_in
+from cluster.join.discovery import Gathered, JoinRequest
+from cluster.join.files import request_of, targets
+from cluster.join.host_keys import Proof, Shown
+from cluster.join.join import Joined, access_from_here, ssh_config
+from cluster.join.keys import HostKey
+from cluster.join.members import HostSeen, Member, hosts_of, named, with_new_members
+from cluster.join.onhost import member, nfs, own_folders
 from tests.conftest import PATIENCE_S
 
 

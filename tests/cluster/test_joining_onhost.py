@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.joining.onhost import files, look, member, nfs
+from cluster.join.onhost import files, look, member, nfs
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pytest
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Access, Cluster
-from cluster.joining import gather, join, keys, share
-from cluster.joining.console import Consoles
-from cluster.joining.files import request_of, targets
-from cluster.joining.gather import Gathered, JoinRequest
-from cluster.joining.join import Joined
-from cluster.joining.keys import HostKey, key_in, known_as
-from cluster.joining.members import HostSeen, Member, hosts_of, named
-from cluster.joining.onhost import look as joining_look
-from cluster.joining.trust import NotTheHost, Proof, Shown
+from cluster.join import discovery, join, keys, share
+from cluster.join.console import Consoles
+from cluster.join.discovery import Gathered, JoinRequest
+from cluster.join.files import request_of, targets
+from cluster.join.host_keys import NotTheHost, Proof, Shown
+from cluster.join.join import Joined
+from cluster.join.keys import HostKey, key_in, known_as
+from cluster.join.members import HostSeen, Member, hosts_of, named
+from cluster.join.onhost import look as joining_look
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import pci
 from cluster.ssh.result import FanOut, FanOutError, Result
@@ -280,13 +280,13 @@ def gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(words: tuple[str, ...], shown: Any, prints: Any, known: Any, **more: Any) -> Gathered:
         consoles = Consoles(fingerprints={a: frozenset(p) for a, p in prints.items()})
         monkeypatch.setattr(keys, "collected", lambda addresses, port: {a: tuple(shown.get(a, ())) for a in addresses})
-        monkeypatch.setattr(gather, "consoles", lambda addresses: consoles)
+        monkeypatch.setattr(discovery, "consoles", lambda addresses: consoles)
         monkeypatch.setattr(
             keys, "known_in", lambda file, address, port: frozenset(known.get((file.name, address), ()))
         )
-        monkeypatch.setattr(gather, "is_this_machine", lambda a: a in ("me", "localhost"))
+        monkeypatch.setattr(discovery, "is_this_machine", lambda a: a in ("me", "localhost"))
         monkeypatch.setenv("HOME", str(tmp_path))
-        return gather.gather(a_request(words=words, **more), tmp_path)
+        return discovery.gather(a_request(words=words, **more), tmp_path)
 
     return run
 

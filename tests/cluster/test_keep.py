@@ -11,13 +11,13 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.guard import line, tell
-from cluster.guard.keep import Seen, keep, seconds_of, seen
+from cluster.guard.extend import Seen, keep, seconds_of, seen
 from cluster.guard.onhost import renew
+from cluster.hang_detection.output_watchdog import Quiet
+from cluster.hang_detection.rank_state import RankSeen
 from cluster.inventory import Cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
-from cluster.watching.quiet import Quiet
-from cluster.watching.seen import RankSeen
+from lab.record import Lab
 from tests.conftest import wait_for
 
 TOLD = {"end": 1.8e9, "why": "no useful work", "useful_at": 1.7e9, "what": "a terminal on h", "hours": 2.5}

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from invoke import Context, Exit
 
-from cluster.commandline import hosts as tasks
 from cluster.inventory import Cluster
 from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.program import ask, program
-from cluster.ssh.tagged import end_script
+from cluster.ssh.tagged_processes import end_script
+from dlami.tasks import hosts as tasks
+from lab.record import Lab
 from tests.conftest import Inv
 
 NOTHING_KNOWN = KnownJobs(going=(), over=())

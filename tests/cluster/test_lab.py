@@ -16,12 +16,12 @@ import pytest
 
 from cluster.errors import ClusterError
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab import network, nodes
-from cluster.lab.network import free_network
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from lab import lab as labs
+from lab import network, nodes
+from lab.network import free_network
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
@@ -262,7 +262,7 @@ UP_AND_DOWN = """
 import os, sys
 os.chdir(sys.argv[1])
 sys.path.insert(0, sys.argv[1])
-from cluster.lab import lab
+from lab import lab
 made = lab.up(sys.argv[2], 2, 1)
 try:
     print(made.nodes.is_mount(), [state for _, state in lab.statuses(made)])

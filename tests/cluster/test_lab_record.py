@@ -7,9 +7,9 @@ import pytest
 
 from cluster import locate
 from cluster.errors import ConfigError
-from cluster.lab import lab as labs
-from cluster.lab import neighbours, record
-from cluster.lab.record import Lab, LabHost, load_lab
+from lab import lab as labs
+from lab import neighbours, record
+from lab.record import Lab, LabHost, load_lab
 
 
 @pytest.fixture

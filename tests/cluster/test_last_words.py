@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.ending import Ending
-from cluster.jobs.cause import Cause, read_cause
-from cluster.jobs.last_words import LastWords, Worker
+from cluster.recovery.cause import Cause, read_cause
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.last_words import LastWords, Worker
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.2"}
 TORCHRUN = """\

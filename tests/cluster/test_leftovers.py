@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.memory import Entry, note, read_memory
 from cluster.inventory import Cluster
-from cluster.lab.record import Lab
+from cluster.recovery.host_failures import Entry, note, read_memory
 from cluster.ssh.fanout import Reach
+from lab.record import Lab
 from tests import leftovers
 from tests.host_files import put_back, system_files
 from tests.leftovers import TICKS, end_left, first_processes, renew

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cluster.jobpage.curves import CurveBuckets
-from cluster.jobpage.metrics import Measured
-from cluster.jobs import live_curves
+from cluster.jobs.client import live_curves
+from cluster.jobs.curves.curves import CurveBuckets
+from cluster.jobs.curves.metrics import Measured
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from tests.cluster.jobs_here import a_job
@@ -60,7 +60,7 @@ def test_another_size_of_the_terminal_is_drawn_at_once(monkeypatch: pytest.Monke
     """While the next look at the job is far; nothing is drawn twice for the same size."""
     sizes = [os.terminal_size((100, 40))] * 2 + [os.terminal_size((40, 10))] * 1000
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr("cluster.jobs.live_curves.terminal_size", lambda fallback: sizes.pop(0))
+    monkeypatch.setattr("cluster.jobs.client.live_curves.terminal_size", lambda fallback: sizes.pop(0))
     monkeypatch.setattr(live_curves, "_LOOK_S", 0.01)
     screen = live_curves._Screen(on_terminal=True)
     screen.show(lambda columns, rows: asked.append((columns, rows)) or "picture")

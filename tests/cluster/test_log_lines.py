@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.starting import ago
 from cluster.errors import ConfigError
-from cluster.jobs import follow
-from cluster.jobs.chosen_lines import LONGEST, Choice, Lines, without_verdicts
-from cluster.jobs.console_times import ConsoleTimes, position_at
+from cluster.jobs.log_filter import LONGEST, Choice, Lines, without_verdicts
+from cluster.jobs.master import follow
 from cluster.jobs.process import this_process
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
+from cluster.jobs.supervisor.console_times import ConsoleTimes, position_at
+from dlami.tasks.starting import ago
 from tests.cluster.test_job_records import on_record
 
 SAID = """\
@@ -207,7 +207,7 @@ def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkey
     paths = on_record(tmp_path, "a")
     paths.logs(1).mkdir(parents=True)
     clock = [1000.0]
-    monkeypatch.setattr("cluster.jobs.console_times.steady_now", lambda: clock[0])
+    monkeypatch.setattr("cluster.jobs.supervisor.console_times.steady_now", lambda: clock[0])
     times = ConsoleTimes(paths)
     with pytest.raises(FileNotFoundError):
         times.note(1)

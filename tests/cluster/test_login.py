@@ -12,9 +12,9 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.login import login
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 

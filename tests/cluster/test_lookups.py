@@ -7,9 +7,9 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.jobs import lookup
-from cluster.jobs.lookup import find
+from cluster.jobs import records
 from cluster.jobs.record import jobs_folder
+from cluster.jobs.records import find
 from cluster.top.reading import _count, _maybe, _number
 
 
@@ -54,10 +54,10 @@ def test_of_many_jobs_that_it_could_be_ten_are_named(tmp_path: Path) -> None:
 
 def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
     """A file in their folder's place is said; what is not there has none."""
-    assert ["1-a", "1-ab", "2-c"] == [p.folder.name for p in lookup._folders(jobs)]
-    assert [] == lookup._folders(jobs / "away")
+    assert ["1-a", "1-ab", "2-c"] == [p.folder.name for p in records._folders(jobs)]
+    assert [] == records._folders(jobs / "away")
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
-        lookup._folders(jobs / "1-a/state.json")
+        records._folders(jobs / "1-a/state.json")
     assert Path("/efs/jobs") == jobs_folder("/efs")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.lab import machine
+from lab import machine
 from tests.conftest import PATIENCE_S
 from tests.other_users import NOBODY, home_of, words_as
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from cluster.copying.copy import copy, transfer
+from cluster.broadcast.copy import copy, transfer
 from cluster.inventory import ROOT, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab import nodes
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import way_to
+from lab import lab as labs
+from lab import nodes
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, silenced, wait_for
 
 DEAD, SILENT, SLOW, BUSY, CROWDED, FULL = (1, 20, 63), 2, 30, 40, 41, 50

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.lost import Lost, heal_lost
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
-from cluster.jobs.lookup import read_attempts
+from cluster.jobs.client.client import Jobs
+from cluster.jobs.master.lost_jobs import Lost, heal_lost
+from cluster.jobs.master.submit import submit
 from cluster.jobs.process import this_process
 from cluster.jobs.record import Job, JobPaths, Status, write_job
+from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.submit import submit
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.jobs_here import a_job as a_job_here
 from tests.cluster.test_job_hosts import a_job, started
 from tests.conftest import Inv, wait_for

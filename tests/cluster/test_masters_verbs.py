@@ -20,7 +20,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.packages import __main__ as packages_verbs
-from cluster.packages import keep
+from cluster.packages import recipes
 from cluster.packages.client import Packages
 from cluster.packages.interpreter import Interpreter, Kind, Wanted
 from cluster.packages.ready import Ready
@@ -29,7 +29,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import Frames, framed
 from cluster.ssh.result import FanOut, FanOutError, Result
 from cluster.tunnels import __main__ as verbs
-from cluster.tunnels import client, jupyter_packages, jupyter_page, keeper, password, service
+from cluster.tunnels import client, jupyter_packages, jupyter_page, password, service, service_process
 from cluster.tunnels.service import Service, ServicePaths, read_services
 from cluster.tunnels.service import Wanted as WantedPage
 
@@ -164,23 +164,25 @@ def test_a_page_ends_once_nobody_has_looked_for_long(
     monkeypatch.setattr(service, "time", SimpleNamespace(time=lambda: now))
     wanted = WantedPage(kind="jupyter", shared="", stays_s=stays_s)
 
-    assert is_over == keeper._is_over(paths, wanted)
+    assert is_over == service_process._is_over(paths, wanted)
     assert ((seen_s if seen_s is not None else wanted_s) < 45) == service.is_attended(paths)
-    assert keeper._is_over(ServicePaths(pages / "gone"), wanted)
+    assert service_process._is_over(ServicePaths(pages / "gone"), wanted)
 
 
 def test_a_kept_page_says_where_it_is(pages: Path) -> None:
     """In a file of its user's alone, with all that was asked."""
     paths = ServicePaths(pages)
     page = SimpleNamespace(port=7, path="/p")
-    keeper._announce(paths, WantedPage(kind="jupyter", shared="", job="j", asked_by="me"), page, "https://x", "f")
+    service_process._announce(
+        paths, WantedPage(kind="jupyter", shared="", job="j", asked_by="me"), page, "https://x", "f"
+    )
     told = json.loads(paths.ready.read_text())
 
     assert ("jupyter", "j", "me", os.getpid(), 7, "/p", "https://x", "f", str(pages)) == tuple(
         told[n] for n in ("kind", "job", "asked_by", "pid", "port", "path", "public", "fingerprint", "folder")
     )
     assert 0o600 == 0o777 & paths.ready.stat().st_mode
-    assert ("", "") == keeper._served_by_tls(WantedPage(kind="jupyter", shared=""), paths, page)
+    assert ("", "") == service_process._served_by_tls(WantedPage(kind="jupyter", shared=""), paths, page)
 
 
 def test_a_kernel_has_the_runtime_and_the_cluster(tmp_path: Path) -> None:
@@ -411,29 +413,29 @@ def test_the_master_s_errors_are_raised_as_what_they_are(here: Cluster, capsys: 
 def test_recipes_are_kept_once_and_forgotten(tmp_path: Path) -> None:
     """Of the first build the versions; what is gone is an error that says how to begin anew."""
     recipe = Recipe(main="r.txt", files={"r.txt": "bnVtcHk="})
-    assert [] == keep.kept_ids(str(tmp_path))
-    keep.keep(str(tmp_path), "x", recipe)
-    keep.keep(str(tmp_path), "x", Recipe(main="other", files={}))
-    assert recipe == keep.kept_recipe(str(tmp_path), "x")
-    assert ["x"] == keep.kept_ids(str(tmp_path))
+    assert [] == recipes.kept_ids(str(tmp_path))
+    recipes.keep(str(tmp_path), "x", recipe)
+    recipes.keep(str(tmp_path), "x", Recipe(main="other", files={}))
+    assert recipe == recipes.kept_recipe(str(tmp_path), "x")
+    assert ["x"] == recipes.kept_ids(str(tmp_path))
     folder = tmp_path / "environments"
     assert (0o1777, 0o600) == (0o7777 & folder.stat().st_mode, 0o7777 & (folder / "x.json").stat().st_mode)
     for lines, kept in (("", ""), ("numpy==1\n", "numpy==1\n"), ("numpy==2\n", "numpy==1\n")):
-        keep.keep_installed(str(tmp_path), "x", lines)
-        assert kept == keep.kept_installed(str(tmp_path), "x")
+        recipes.keep_installed(str(tmp_path), "x", lines)
+        assert kept == recipes.kept_installed(str(tmp_path), "x")
     assert 0o600 == 0o7777 & (folder / "x.txt").stat().st_mode
-    keep.forget(str(tmp_path), "x")
-    keep.forget(str(tmp_path), "x")
+    recipes.forget(str(tmp_path), "x")
+    recipes.forget(str(tmp_path), "x")
     assert [] == list(folder.iterdir())
     with pytest.raises(ClusterError, match=r"x.json, by which .* cannot be read: No such file or directory; start it"):
-        keep.kept_recipe(str(tmp_path), "x")
+        recipes.kept_recipe(str(tmp_path), "x")
     (folder / "x.json").write_text("{")
     with pytest.raises(ClusterError, match="cannot be read: Expecting"):
-        keep.kept_recipe(str(tmp_path), "x")
+        recipes.kept_recipe(str(tmp_path), "x")
     (tmp_path / "file").touch()
     with pytest.raises(
         ClusterError, match=r"file/environments cannot be written, where lists of packages are kept: Not a"
     ):
-        keep.keep(str(tmp_path / "file"), "x", recipe)
-    keep.keep_installed(str(tmp_path / "file"), "x", "numpy")
-    assert "" == keep.kept_installed(str(tmp_path / "file"), "x")
+        recipes.keep(str(tmp_path / "file"), "x", recipe)
+    recipes.keep_installed(str(tmp_path / "file"), "x", "numpy")
+    assert "" == recipes.kept_installed(str(tmp_path / "file"), "x")

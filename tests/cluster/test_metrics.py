@@ -17,7 +17,7 @@ from cluster.inventory import Cluster
 from cluster.metrics.command import check_target, tell_metrics
 from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
-from cluster.top.seen import Frame, JobSeen, Sight
+from cluster.top.snapshot import Frame, JobSeen, Sight
 from tests.cluster.test_top import frame, seen, told, vitals_of
 from tests.conftest import PATIENCE_S
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.tunnels.jupyter_page import NOTEBOOKS, write_kernel
 from cluster.tunnels.service import Wanted
+from lab.record import Lab
 from tests.cluster.made_job import made_job, write_metrics
 
 CELLS = """\

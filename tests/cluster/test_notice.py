@@ -13,23 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfn.template.design import TAG
-from cluster.healing.choice import Chosen, Unfit, choose
-from cluster.healing.departure import LEAD_S, Departure, departures, due, is_the_end, why
-from cluster.healing.onhost import notice as onhost
-from cluster.healing.onhost.notice import BLOCK_ENDS, MAINTENANCE, REBALANCE, SPOT, Metadata, Watch, notice
-from cluster.healing.policy import Again
-from cluster.healing.replacing import Replacing
+from cluster.folder_thread import FolderThread
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.jobs import healing
-from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.healing import Healing, NotHealed
-from cluster.jobs.holder import Holder
-from cluster.jobs.patience import Patience
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.telling import Telling
-from cluster.lab.aws import FakeAws, start
+from cluster.jobs.supervisor import recovery
+from cluster.jobs.supervisor.interruptible_wait import Patience
+from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.recovery import Healing, NotHealed
+from cluster.jobs.supervisor.reporter import Telling
+from cluster.recovery.onhost import notice as onhost
+from cluster.recovery.onhost.notice import BLOCK_ENDS, MAINTENANCE, REBALANCE, SPOT, Metadata, Watch, notice
+from cluster.recovery.placement import Chosen, Unfit, choose
+from cluster.recovery.policy import Again
+from cluster.recovery.preemption import LEAD_S, Departure, departures, due, is_the_end, why
+from cluster.recovery.replacement import Replacing
+from lab.aws import FakeAws, start
 from tests.cluster.jobs_here import a_job
 from tests.conftest import PATIENCE_S
 
@@ -162,7 +162,7 @@ def test_the_program_needs_nothing_but_python(imds: FakeAws, tmp_path: Path) -> 
     """As the unit starts it: the file alone, isolated, in little memory."""
     says(imds, BLOCK_ENDS="2027-01-15T11:30:00Z")
     file = tmp_path / "notice.json"
-    program = (ROOT / "cluster/healing/onhost/notice.py").read_text().replace(onhost.FILE, str(file))
+    program = (ROOT / "cluster/recovery/onhost/notice.py").read_text().replace(onhost.FILE, str(file))
     copied = tmp_path / "copied.py"
     copied.write_text(program)
     running = subprocess.Popen([sys.executable, "-I", "-S", str(copied)])
@@ -251,7 +251,7 @@ def test_each_notice_is_told_once_whoever_hears_it(tmp_path: Path, monkeypatch: 
         known.append((asked["without"], asked["leaving"]))
         return choose(seats, (), unfit, {}, np=2, min_np=1)
 
-    monkeypatch.setattr(healing, "next_hosts", next_hosts)
+    monkeypatch.setattr(recovery, "next_hosts", next_hosts)
     folder = FolderThread()
     telling = Telling(job, paths, Holder(paths, 1, folder), folder, Status(state=JobState.HEALING))
     for _ in range(3):
@@ -291,7 +291,7 @@ def test_who_waits_for_a_host_looks_again_at_once_when_the_stack_has_other_ones(
         unfit = {d.host: Unfit(why="will go", notice=d) for d in leaving}
         return choose(seats, (), unfit, {}, np=2, min_np=2 if len(looks) == 1 else 1)
 
-    monkeypatch.setattr(healing, "next_hosts", next_hosts)
+    monkeypatch.setattr(recovery, "next_hosts", next_hosts)
     telling = Telling(job, paths, Holder(paths, 1, folder), folder, Status(state=JobState.HEALING))
     patience = Waiting(cast(Any, NobodyAsks()), on_look=lambda: None)
     with pytest.raises(NotHealed, match="a will go; b will go"):

@@ -8,13 +8,13 @@ import boto3
 import pytest
 
 from cfn.template.design import TAG
+from cluster import notify
 from cluster.errors import ConfigError
-from cluster.healing import notify
-from cluster.healing.notify import Event, Message, Notifier, Undelivered, deliver
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.record import JobPaths, write_job
-from cluster.lab.aws import start
+from cluster.notify import Event, Message, Notifier, Undelivered, deliver
+from lab.aws import start
 from tests.cluster.jobs_here import a_job
 from tests.processes import SHEBANG
 from tests.typed_words import typed

@@ -20,14 +20,14 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster, Tunnel
 from cluster.ssh import connections, fanout, mux, options
+from cluster.ssh.agent_exchange import AWAITED, Exchange
 from cluster.ssh.capture import Capture, Memory, Spilled
-from cluster.ssh.dialogue import Dialogue
-from cluster.ssh.exchange import AWAITED, Exchange
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Progress, Reach
 from cluster.ssh.limits import Limits, check_environment, with_environment
 from cluster.ssh.options import Way, way_to
 from cluster.ssh.program import program
+from cluster.ssh.remote_agent import Dialogue
 from cluster.ssh.result import FanOutError, Result
 from tests.conftest import PATIENCE_S, wait_for
 
@@ -210,7 +210,7 @@ def test_a_program_far_away_is_asked_again_and_again(two: Cluster, master: Maste
     """Its answers come with their host; a question that is not answered yet is waited for, one that was is not."""
     line = Exchange(FAR, "true", b"")
     assert (AWAITED, "", 0) == (line.trouble, line.nonsense, line.failures)
-    asked = program("cluster.staging.onhost.look", "/nowhere")
+    asked = program("cluster.stage.onhost.look", "/nowhere")
     with Reach(two) as reach, Dialogue(reach, [FAR], asked, lambda _: []) as dialogue:
         assert dialogue.ask(FAR)
         assert not dialogue.ask(FAR)

@@ -10,11 +10,11 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.launcher import newest_checkpoint
 from cluster.jobs.plan import launched, write_hostfiles
 from cluster.jobs.program import Program, Trainer, seats
 from cluster.jobs.record import Job, JobPaths, JobView, Status, now
 from cluster.jobs.state import JobState
+from cluster.jobs.supervisor.launcher import newest_checkpoint
 from cluster.jobs.training import Training, from_scratch, next_attempt, with_python
 from cluster.launch.mpirun import plan_launch
 from tests.cluster.test_mpirun import exported, facts_of

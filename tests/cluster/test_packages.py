@@ -25,14 +25,14 @@ from cluster.packages import build as building
 from cluster.packages import conda
 from cluster.packages.build import build, commands, held, is_whole, own_place
 from cluster.packages.build import without_secrets as shown
+from cluster.packages.command_parser import what_runs
+from cluster.packages.env_list import Environment, Stock, chosen
+from cluster.packages.import_check import trouble
 from cluster.packages.interpreter import Interpreter, Kind, Wanted
-from cluster.packages.missing import trouble
-from cluster.packages.onhost import shelf
+from cluster.packages.onhost import env_registry
 from cluster.packages.onhost.contained import Rank, words
 from cluster.packages.ready import Ready, ready
 from cluster.packages.recipe import LOCK, Recipe, environment_id, read_recipe
-from cluster.packages.started import what_runs
-from cluster.packages.stock import Environment, Stock, chosen
 from cluster.typed import from_json
 from tests.cluster.small_package import never_ending_source, wheel
 from tests.cluster.test_own_program import CLUSTER, a_program
@@ -217,7 +217,7 @@ def test_another_build_comes_to_the_same_versions(tmp_path: Path, shared: Path) 
     wheel(packages, "tinyone", "1.0")
     made = made_ready(recipe_of(tmp_path, f"--find-links {packages}", "tinyone"), shared).interpreter
     wheel(packages, "tinyone", "2.0")
-    shelf.clear(str(own_place()), made.wanted.id)
+    env_registry.clear(str(own_place()), made.wanted.id)
 
     again = ready(made.wanted, None, HERE, str(shared), say=quiet)
 
@@ -677,19 +677,21 @@ def test_a_host_goes_on_with_what_is_of_the_same_build(tmp_path: Path) -> None:
     python = subprocess.run([sys.executable, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
     version = python.stdout.strip()
 
-    assert {"there": False} == shelf.look(place, "ab", "one", version, False)
+    assert {"there": False} == env_registry.look(place, "ab", "one", version, False)
     assert not Path(place).exists()
     for name, is_kept in (("one", False), ("one", True), ("two", False)):
-        assert {"there": False} == shelf.look(place, "ab", name, version, True)
+        assert {"there": False} == env_registry.look(place, "ab", name, version, True)
         assert is_kept == part.exists()
         part.touch()
-    assert "is not here" in shelf.declare(place, "ab", {"build": "two", "python": version})["why"]
+    assert "is not here" in env_registry.declare(place, "ab", {"build": "two", "python": version})["why"]
     (tmp_path / "place/ab/bin").mkdir()
     (tmp_path / "place/ab/bin/python").symlink_to(sys.executable)
-    assert {"there": False} == shelf.look(place, "ab", "two", version, False)  # it runs, and nobody has declared it
-    assert shelf.declare(place, "ab", {"build": "two", "python": version})["there"]
-    assert {"there": True} == shelf.look(place, "ab", "two", version, False)
-    assert {"there": False} == shelf.look(place, "ab", "three", version, False)
+    assert {"there": False} == env_registry.look(
+        place, "ab", "two", version, False
+    )  # it runs, and nobody has declared it
+    assert env_registry.declare(place, "ab", {"build": "two", "python": version})["there"]
+    assert {"there": True} == env_registry.look(place, "ab", "two", version, False)
+    assert {"there": False} == env_registry.look(place, "ab", "three", version, False)
 
 
 def test_a_job_that_goes_on_has_the_same_packages() -> None:

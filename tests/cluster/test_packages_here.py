@@ -7,10 +7,10 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.packages import bring as bringing
-from cluster.packages.bring import bring, environments_on, lacking, removed, without_folder
+from cluster.packages import distribute as bringing
 from cluster.packages.build import Place
-from cluster.packages.onhost import shelf
+from cluster.packages.distribute import bring, environments_on, lacking, removed, without_folder
+from cluster.packages.onhost import env_registry
 from tests.cluster.reach_here import ReachHere
 
 A, B, AWAY = HOSTS = tuple(Host(rank=n, address=a, slots=1) for n, a in enumerate(("a", "b", "away")))
@@ -23,8 +23,8 @@ def reach(tmp_path: Path) -> ReachHere:
     reach = ReachHere(tmp_path / "homes", {"away": "no route to it"})
     made = reach.home(A) / "kept" / "e1"
     made.mkdir(parents=True)
-    (made / shelf.IMAGE).write_text("name")
-    shelf.write_record(str(made.parent), "e1", {"build": "", "whole": True})
+    (made / env_registry.IMAGE).write_text("name")
+    env_registry.write_record(str(made.parent), "e1", {"build": "", "whole": True})
     return reach
 
 
@@ -67,7 +67,7 @@ def test_a_host_has_an_environment_once_it_has_come_and_runs(
     def copied(_reach: ReachHere, _cluster: Cluster, hosts: tuple[Host, ...], transfer: object) -> SimpleNamespace:
         if comes:
             (reach.home(B) / "kept/e1").mkdir(parents=True)
-            (reach.home(B) / "kept/e1" / shelf.IMAGE).write_text("name")
+            (reach.home(B) / "kept/e1" / env_registry.IMAGE).write_text("name")
         outcomes = [SimpleNamespace(host=h, error="its disk is full" if h is A else None) for h in hosts]
         return SimpleNamespace(outcomes=outcomes, failed=[o for o in outcomes if o.error])
 
@@ -79,4 +79,4 @@ def test_a_host_has_an_environment_once_it_has_come_and_runs(
     assert "its disk is full" == failed["a"]
     assert ("b" not in failed) is comes
     assert comes or failed["b"].endswith("kept/e1 is not here")
-    assert comes is bool(shelf.read_record(str(reach.home(B) / "kept"), "e1").get("whole"))
+    assert comes is bool(env_registry.read_record(str(reach.home(B) / "kept"), "e1").get("whole"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.cluster.small_package import wheel
 from tests.conftest import Inv
 

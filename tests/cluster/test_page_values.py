@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.jobpages import file_name
 from cluster.errors import ConfigError
-from cluster.healing.account import Account, Spent
-from cluster.healing.memory import FORGIVEN, Entry, note
-from cluster.jobpage import facts
-from cluster.jobpage.curves import Bucket, Curve, CurveBuckets
-from cluster.jobpage.host_facts import hosts_seen
-from cluster.jobpage.markup import facts as named
-from cluster.jobpage.markup import joined, tag, text
-from cluster.jobpage.metrics import record_of
-from cluster.jobpage.rank_map import _shares
-from cluster.jobpage.sections import outcome
+from cluster.jobs.curves.curves import Bucket, Curve, CurveBuckets
+from cluster.jobs.curves.metrics import record_of
+from cluster.jobs.curves.rank_map import _shares
+from cluster.jobs.master import facts
+from cluster.jobs.master.host_facts import hosts_seen
 from cluster.jobs.state import JobState
+from cluster.recovery.goodput import Account, Spent
+from cluster.recovery.host_failures import FORGIVEN, Entry, note
+from cluster.report.markup import facts as named
+from cluster.report.markup import joined, tag, text
+from cluster.report.sections import outcome
+from dlami.tasks.reports import file_name
 from tests.cluster.made_job import PNG, made_job
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S
 
 PAGE = (ROOT / "docs/plain-hosts.md").read_text().partition("every line.\n")[2]

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.command import unwritten
 from cluster.errors import ConfigError
-from cluster.lab import neighbours, network, nodes
 from cluster.launch.facts import _interface_of
-from cluster.launch.onhost import names, survey
+from cluster.launch.onhost import aws_node_names, survey
 from cluster.launch.onhost.rank import _node_of, defaults, folders, world
 from cluster.matrix import file as matrix_file
 from cluster.ssh.onhost.free_port import free_port
+from dlami.tasks.command import unwritten
+from lab import neighbours, network, nodes
 from tests.conftest import PATIENCE_S
 
 # Names of nodes -------------------------------------------------------------------------------------------------------
@@ -27,23 +27,23 @@ from tests.conftest import PATIENCE_S
 def test_names_are_written_where_they_are_other(tmp_path: Path) -> None:
     """Whole, for all to read; what was there before is told, and what is the same keeps its time."""
     (tmp_path / "etc").mkdir()
-    for path in (names.HOSTS, names.PROFILE):
+    for path in (aws_node_names.HOSTS, aws_node_names.PROFILE):
         (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
     told, top = [("10.0.0.1", 8)], str(tmp_path)
-    assert "" == names.write_names(told, "/s", is_master=True, into=top)
-    assert 0o644 == 0o777 & (tmp_path / names.HOSTS[1:]).stat().st_mode
-    for path in (names.HOSTS, "/etc/hosts"):
+    assert "" == aws_node_names.write_names(told, "/s", is_master=True, into=top)
+    assert 0o644 == 0o777 & (tmp_path / aws_node_names.HOSTS[1:]).stat().st_mode
+    for path in (aws_node_names.HOSTS, "/etc/hosts"):
         os.utime(tmp_path / path[1:], (1, 1))
-    assert "localhost slots=8\n" == names.write_names(told, "/s", is_master=True, into=top)
-    assert [1, 1] == [(tmp_path / path[1:]).stat().st_mtime for path in (names.HOSTS, "/etc/hosts")]
-    names.write_names([("10.0.0.1", 4)], "/s", is_master=True, into=top)
-    assert "localhost slots=4\n" == (tmp_path / names.HOSTS[1:]).read_text()
+    assert "localhost slots=8\n" == aws_node_names.write_names(told, "/s", is_master=True, into=top)
+    assert [1, 1] == [(tmp_path / path[1:]).stat().st_mtime for path in (aws_node_names.HOSTS, "/etc/hosts")]
+    aws_node_names.write_names([("10.0.0.1", 4)], "/s", is_master=True, into=top)
+    assert "localhost slots=4\n" == (tmp_path / aws_node_names.HOSTS[1:]).read_text()
     assert not list(tmp_path.rglob(".names-*"))
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):
-        names.write(str(tmp_path / "folder"), "text")
+        aws_node_names.write(str(tmp_path / "folder"), "text")
     assert not list(tmp_path.glob(".names-*")), "nothing half made stays"
-    assert "" == names.text_of(str(tmp_path / "none"))
+    assert "" == aws_node_names.text_of(str(tmp_path / "none"))
 
 
 def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +62,14 @@ def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     made: list[tuple[str, str]] = []
-    monkeypatch.setattr(names, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep))
-    monkeypatch.setattr(names, "ask", ask)
+    monkeypatch.setattr(aws_node_names, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep))
+    monkeypatch.setattr(aws_node_names, "ask", ask)
     monkeypatch.setattr(
-        names, "write_names", lambda nodes, _shared, *, is_master: made.append((nodes[0][0], is_master))
+        aws_node_names, "write_names", lambda nodes, _shared, *, is_master: made.append((nodes[0][0], is_master))
     )
-    monkeypatch.setattr(names, "_as_user", lambda *_: None)
+    monkeypatch.setattr(aws_node_names, "_as_user", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
-        names.follow(str(tmp_path / "list"), "/s", "ubuntu", ("p", "r", "n"))
+        aws_node_names.follow(str(tmp_path / "list"), "/s", "ubuntu", ("p", "r", "n"))
     assert [1.0, 6.5] == asked[:2]
     assert 60 < asked[2] - asked[1] < 70
     assert [("10.0.0.1", True), ("10.0.0.2", True)] == made
@@ -78,7 +78,7 @@ def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.
     made.clear()
     clock["now"] = 130.0
     with pytest.raises(KeyboardInterrupt):
-        names.follow(str(tmp_path / "list"), "/s", "ubuntu")
+        aws_node_names.follow(str(tmp_path / "list"), "/s", "ubuntu")
     assert ([], [("10.0.0.2", False)]) == (asked, made), "a worker asks nobody"
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cluster.jobs import presence
-from cluster.jobs.presence import LOOKS, Presence, silent_hosts
+from cluster.recovery import liveness
+from cluster.recovery.liveness import LOOKS, Presence, silent_hosts
 
 
 class Hosts:
@@ -67,7 +67,7 @@ def test_any_answer_of_the_kernel_counts(monkeypatch: pytest.MonkeyPatch, listen
         server.bind(("127.0.0.1", 0))
         if listens:
             server.listen()
-        monkeypatch.setattr(presence, "_PORT", server.getsockname()[1])
+        monkeypatch.setattr(liveness, "_PORT", server.getsockname()[1])
 
         assert {"no.such.host.invalid"} == silent_hosts(["127.0.0.1", "no.such.host.invalid"], 5)
         assert {"192.0.2.77"} == silent_hosts(["127.0.0.1", "192.0.2.77"], 0.5)
@@ -77,5 +77,5 @@ def test_any_answer_of_the_kernel_counts(monkeypatch: pytest.MonkeyPatch, listen
 
 def test_a_dead_host_is_known_within_fifteen_seconds() -> None:
     """From a death right after a look to the end of the last one that counts."""
-    assert presence.LOOKS * presence.LOOK_S + presence.ANSWER_S < 15
-    assert presence.ANSWER_S <= presence.LOOK_S
+    assert liveness.LOOKS * liveness.LOOK_S + liveness.ANSWER_S < 15
+    assert liveness.ANSWER_S <= liveness.LOOK_S

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.lab.record import Lab
 from cluster.printable import OutputFilter, printable, sentence
 from cluster.terminal import print_json
-from cluster.top.seen import JobSeen, Sight
+from cluster.top.snapshot import JobSeen, Sight
 from cluster.top.table import View, lines
+from lab.record import Lab
 from tests.cfn.terminal import Terminal
 from tests.cluster.test_top import frame, seen
 
@@ -74,7 +74,7 @@ def test_every_sentence_of_the_command_line_is_filtered(tmp_path: Path) -> None:
         "import sys\n"
         "from dlami import output\n"
         "from invoke import Context, Exit\n"
-        "from cluster.commandline.command import command\n"
+        "from dlami.tasks.command import command\n"
         "from cluster.errors import ClusterError\n"
         "from cluster.terminal import painted, print_json\n"
         "output.install()\n"

@@ -102,7 +102,7 @@ def test_a_program_runs_compiled_or_from_its_source(
     """A Python with the same bytecode takes the modules as they are compiled here, any other their source."""
     monkeypatch.setattr(programs, "MAGIC_NUMBER", magic)
     (tmp_path / "it's a file").write_text("12")
-    done = run_here(program("cluster.staging.onhost.look", str(tmp_path)))
+    done = run_here(program("cluster.stage.onhost.look", str(tmp_path)))
 
     assert (1, 2) == tuple(answer_of(result(done.stdout))[what] for what in ("files", "bytes")), done.stderr
 
@@ -115,8 +115,8 @@ def test_a_python_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
         '#!/bin/sh\nexec /usr/bin/env python3 -c "import sys; sys.version_info = (3, 8); $(printf %s "$4")"\n'
     )
     old.chmod(0o755)
-    missing = run_here(program("cluster.staging.onhost.look", "/nowhere", python="/no such/python"))
-    done = run_here(program("cluster.staging.onhost.look", "/nowhere", python=str(old)))
+    missing = run_here(program("cluster.stage.onhost.look", "/nowhere", python="/no such/python"))
+    done = run_here(program("cluster.stage.onhost.look", "/nowhere", python=str(old)))
 
     assert not answer_of(result(missing.stdout))["there"]
     assert (1, b"Python 3.9 or newer is needed here") == (done.returncode, done.stderr[:34])
@@ -124,7 +124,7 @@ def test_a_python_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
 
 def test_input_that_something_else_read_is_named() -> None:
     """A shell's start-up file that reads takes the program's place."""
-    sent = program("cluster.staging.onhost.look", "/nowhere")
+    sent = program("cluster.stage.onhost.look", "/nowhere")
     done = subprocess.run(["sh", "-c", sent.command()], input=sent.stdin[100:], capture_output=True)
 
     assert b"start-up file of the shell" in done.stderr
@@ -165,7 +165,7 @@ def test_the_programs_work_on_the_oldest_python() -> None:
     for sent in (
         program("cluster.launch.onhost.survey", "/tmp", python=python, is_isolated=False),
         program("cluster.kill.onhost.leftovers", asked, "localhost", python=python),
-        program("cluster.staging.onhost.look", "/nowhere", python=python),
+        program("cluster.stage.onhost.look", "/nowhere", python=python),
         program("cluster.health.onhost.probe", [], python=python),
     ):
         done = run_here(sent)
@@ -175,9 +175,7 @@ def test_the_programs_work_on_the_oldest_python() -> None:
 def test_a_host_whose_program_fails_is_named_with_the_program(reach: Reach, cluster: Cluster) -> None:
     """Not with the shell text that starts it."""
     with pytest.raises(ClusterError) as error:
-        ask(reach, cluster.hosts[:2], program("cluster.staging.onhost.look"), lambda h: ["/etc/ssh"] * h.rank)[
-            0
-        ].check()
+        ask(reach, cluster.hosts[:2], program("cluster.stage.onhost.look"), lambda h: ["/etc/ssh"] * h.rank)[0].check()
 
     assert "1 of 2 hosts failed: look  (1 ok)" in str(error.value)
     assert json.dumps(str(error.value)).isascii()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster
-from cluster.lab.record import SHARED, Lab
 from cluster.ssh.fanout import Reach
-from cluster.ssh.tagged import list_script
+from cluster.ssh.tagged_processes import list_script
+from lab.record import SHARED, Lab
 from tests.conftest import PATIENCE_S, wait_for
 
 Own = Callable[..., "subprocess.CompletedProcess[str]"]

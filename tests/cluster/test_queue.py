@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.healing.lost import Lost, heal_lost
 from cluster.hosts import Host
-from cluster.jobs import job_table, show
 from cluster.jobs.claim import claim_hosts, give_back
-from cluster.jobs.lookup import read_all, view, view_all
+from cluster.jobs.client import job_table, show
+from cluster.jobs.master.lost_jobs import Lost, heal_lost
+from cluster.jobs.master.stop import stop
+from cluster.jobs.master.submit import submit
 from cluster.jobs.record import JobPaths, JobView, read_job
+from cluster.jobs.records import read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.jobs.stop import stop
-from cluster.jobs.submit import submit
 from tests.cluster.jobs_here import HERE, a_job, ended, is_there, wait_until
 
 pytestmark = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.cluster.test_stage import BUCKET, hosts, s3
 from tests.conftest import Inv, wait_for
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.hosts import Host
+from cluster.jobs.host_queue import WHOLE, Waiting, places
+from cluster.jobs.occupancy import places_of
 from cluster.jobs.record import Records, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.taken import places_of
-from cluster.jobs.turn import WHOLE, Waiting, places
 from cluster.launch.mpirun import ranks_on
 from tests.cluster.jobs_here import a_job
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from cluster.hang_detection.onhost import ranks as watched
 from cluster.inventory import ROOT
-from cluster.jobs import sweep
+from cluster.jobs import cleanup
 from cluster.launch.onhost.rank import NAME, defaults, whole_lines, world
-from cluster.ssh.tagged import end_script
-from cluster.watching.onhost import ranks as watched
+from cluster.ssh.tagged_processes import end_script
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import wait_until_it_is
 
@@ -237,7 +237,7 @@ def test_a_killed_wrapper_takes_its_program_along(tmp_path: Path) -> None:
 
 def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Path) -> None:
     """Its state and its stack are those of a rank."""
-    assert NAME.decode() == watched._WRAPPER == sweep.WRAPPER
+    assert NAME.decode() == watched._WRAPPER == cleanup.WRAPPER
     one = rank_of("sh", "-c", "echo $$; exec sleep 543", folder=tmp_path, DLAMI_JOB=f"watched-{os.getpid()}", DLAMI_ATTEMPT="1")  # fmt: skip
     assert one.stdout
     pid = int(one.stdout.readline())
@@ -306,7 +306,7 @@ def test_a_sweep_leaves_no_daemon_of_a_program_that_does_not_end(tmp_path: Path)
     rank = rank_of("sh", "-c", script, folder=tmp_path, DLAMI_JOB=job)
     assert rank.stdout
     assert "on\n" == rank.stdout.readline()
-    assert "" == subprocess.check_output(["sh", "-c", end_script("DLAMI_JOB", job, 0, last=sweep.WRAPPER)], text=True)
+    assert "" == subprocess.check_output(["sh", "-c", end_script("DLAMI_JOB", job, 0, last=cleanup.WRAPPER)], text=True)
     rank.communicate(timeout=PATIENCE_S)
 
     daemon = Path(f"/proc/{int((tmp_path / 'pid').read_text())}")

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.ending import Ending
+from cluster.folder_thread import FolderThread
+from cluster.hang_detection.onhost.beats import pause
+from cluster.hang_detection.watch import RankWatch
 from cluster.inventory import ROOT
-from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.cleanup import sweep
 from cluster.jobs.record import JobPaths
-from cluster.jobs.sweep import sweep
-from cluster.watching.onhost.beats import pause
-from cluster.watching.watch import RankWatch
+from cluster.recovery.failure_kinds import Ending
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.conftest import PATIENCE_S
 
@@ -26,7 +26,7 @@ TWO_SLOTS = dataclasses.replace(HERE, slots=2)
 # Steps until it is told to stand still, which it then does in `stand`.
 STEPS = """\
 import pathlib, sys, time
-from dlami.beat import Phase, beat, beat_file
+from dlami.heartbeat import Phase, beat, beat_file
 beat.begin(beat_file())
 def stand():
     while True:
@@ -94,7 +94,7 @@ def test_what_a_watch_tells(
 
 WAITS = """\
 import time
-from dlami.beat import beat, beat_file
+from dlami.heartbeat import beat, beat_file
 beat.begin(beat_file())
 time.sleep(4321)
 """
@@ -102,7 +102,7 @@ time.sleep(4321)
 
 SAVES = """\
 import time
-from dlami.beat import Phase, beat, beat_file
+from dlami.heartbeat import Phase, beat, beat_file
 beat.begin(beat_file())
 beat.stepped(1)
 beat.enter(Phase.SAVE)

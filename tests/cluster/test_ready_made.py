@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ClusterError
-from cluster.packages import keep
+from cluster.hang_detection.onhost.ranks import beats
+from cluster.packages import recipes
 from cluster.packages.recipe import Recipe
 from cluster.ssh.onhost import shared_tree
 from cluster.tunnels.events import ALL, Runs
 from cluster.tunnels.jupyter_page import notebooks
 from cluster.tunnels.service import Wanted
-from cluster.watching.onhost.ranks import beats
 from tests.cluster.made_job import made_job
-from trainer.errors import TrainerError
+from trainer.common.files.errors import TrainerError
 from trainer.resnet50 import cache
 
 EVE = 12001
@@ -98,7 +98,7 @@ def test_whose_folder_it_is_all_in_is_looked_at_too(shared: Path, name: str, kin
         if name == "notebooks":
             notebooks(Wanted(kind="jupyter", shared=str(shared)))
         else:
-            keep.keep(str(shared), "x", Recipe(main="m", files={}))
+            recipes.keep(str(shared), "x", Recipe(main="m", files={}))
 
 
 def test_a_recipe_is_its_user_s_own(shared: Path) -> None:
@@ -109,11 +109,11 @@ def test_a_recipe_is_its_user_s_own(shared: Path) -> None:
         path.write_text(json.dumps(evil) if name.endswith("json") else "torch==6.6.6\n")
         of_eve(path).chmod(0o644)
 
-    assert [] == keep.kept_ids(str(shared))
+    assert [] == recipes.kept_ids(str(shared))
     for act in (
-        lambda: keep.kept_recipe(str(shared), "x"),
-        lambda: keep.kept_installed(str(shared), "x"),
-        lambda: keep.keep(str(shared), "x", Recipe(main="m", files={})),
+        lambda: recipes.kept_recipe(str(shared), "x"),
+        lambda: recipes.kept_installed(str(shared), "x"),
+        lambda: recipes.keep(str(shared), "x", Recipe(main="m", files={})),
     ):
         with pytest.raises(ClusterError, match=rf"environments/x\.(json|txt).*belongs to {EVE}"):
             act()
@@ -133,7 +133,7 @@ def test_a_recipe_that_is_no_file_is_refused_at_once(shared: Path, ending: str) 
     ):
         make()
         with pytest.raises(ClusterError, match=str(path)):
-            keep.kept_recipe(str(shared), "x") if ending == "json" else keep.kept_installed(str(shared), "x")
+            recipes.kept_recipe(str(shared), "x") if ending == "json" else recipes.kept_installed(str(shared), "x")
         path.unlink()
 
 

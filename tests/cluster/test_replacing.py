@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cluster.healing.choice import Chosen, Unfit, choose
-from cluster.healing.replacing import Replacing
 from cluster.hosts import Host
 from cluster.provider import Paid
+from cluster.recovery.placement import Chosen, Unfit, choose
+from cluster.recovery.replacement import Replacing
 from tests.cluster.jobs_here import wait_until
 
 SEATS = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abcde"))

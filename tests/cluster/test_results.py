@@ -15,17 +15,17 @@ from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.receivers import check_results
 from cluster.files import write_json
 from cluster.inventory import ROOT
-from cluster.jobs.job_table import table
-from cluster.jobs.lookup import read_attempts, view
+from cluster.jobs.client.job_table import table
+from cluster.jobs.client.show import one
+from cluster.jobs.master.submit import submit
 from cluster.jobs.record import JobPaths, read_job
-from cluster.jobs.show import one
+from cluster.jobs.records import read_attempts, view
+from cluster.jobs.results import read_results
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.jobs.submit import submit
 from cluster.results import gathered
 from cluster.results import send as sending
 from cluster.results.gathered import MOST_BYTES, best_checkpoint, gather
-from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
 from tests import fake_s3
 from tests.cluster.jobs_here import ended, wait_until
@@ -146,14 +146,14 @@ def test_a_job_does_not_fail_because_s3_does(
 SUPERVISOR = """
 import contextlib, os, sys
 from pathlib import Path
-from cluster.healing.ending import Ending
-from cluster.jobs.cause import Cause
-from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.holder import Holder
-from cluster.jobs.lookup import read_attempts
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.cause import Cause
+from cluster.folder_thread import FolderThread
+from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.records import read_attempts
 from cluster.jobs.record import JobPaths, read_job
 from cluster.jobs.status import read_status
-from cluster.jobs.telling import Telling
+from cluster.jobs.supervisor.reporter import Telling
 
 paths = JobPaths(Path(sys.argv[1]))
 folder = FolderThread()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Access, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import FanOutError
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
-from cluster.lab import nodes
-from cluster.lab.record import Lab
 from cluster.run import folding
 from cluster.ssh import capture
 from cluster.ssh.capture import Memory
 from cluster.ssh.fanout import Reach
 from cluster.ssh.result import FanOut, Result
+from lab import nodes
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(4))

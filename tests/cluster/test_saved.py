@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.ending import Ending
 from cluster.jobs.record import JobPaths
-from cluster.jobs.saved import Kept, has_finished, kept, shows_progress, what_was_saved
+from cluster.jobs.supervisor.exit_state import Kept, has_finished, kept, shows_progress, what_was_saved
+from cluster.recovery.failure_kinds import Ending
 from tests.cluster.jobs_here import a_job
 
 RESNET = "[1,0]<stdout>:Finished in 9.512\n"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, silenced
 
 LOOK = r"find . -type f -printf '%p|%m|%s|%T@\n' -o -printf '%p|%m|%T@\n' | LC_ALL=C sort"

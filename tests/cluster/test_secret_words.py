@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commandline.starting import warn_of_secrets
 from cluster.errors import ConfigError
-from cluster.jobpage.settings import flags_of
 from cluster.jobs.record import read_job
+from cluster.report.settings import flags_of
 from cluster.ssh.limits import check_environment
 from cluster.ssh.secret_variables import masked, masked_text
-from cluster.staging.stage import environment_of
+from cluster.stage.stage import environment_of
+from dlami.tasks.starting import warn_of_secrets
 from tests.cluster.made_job import made_job
 
 WORD = "hunter2"

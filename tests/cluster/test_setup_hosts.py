@@ -13,8 +13,8 @@ import pytest
 
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 

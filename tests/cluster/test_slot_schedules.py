@@ -8,10 +8,10 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
+from cluster.jobs.host_queue import WHOLE, Waiting, places
+from cluster.jobs.occupancy import held_by, holders, hosts_free_for, places_of, queue, waiting_for
 from cluster.jobs.record import Job, Records, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.taken import held_by, holders, hosts_free_for, places_of, queue, waiting_for
-from cluster.jobs.turn import WHOLE, Waiting, places
 from tests.cluster.jobs_here import a_job
 
 HOSTS = tuple(Host(rank=i, address=f"10.0.0.{i}", slots=4) for i in range(3))

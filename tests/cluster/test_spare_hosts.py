@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.memory import read_memory
 from cluster.inventory import load_cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from cluster.recovery.host_failures import read_memory
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.test_job_hosts import a_job, started
 from tests.conftest import Inv, operator_of, wait_for
 

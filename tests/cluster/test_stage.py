@@ -17,12 +17,12 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
-from cluster.staging import stage as staging
-from cluster.staging.onhost.etag import etag_of, is_checksum
+from cluster.stage import stage as staging
+from cluster.stage.onhost.etag import etag_of, is_checksum
+from lab import lab as labs
+from lab.record import Lab
 from tests import fake_s3
 from tests.conftest import PATIENCE_S, Inv, wait_for
 

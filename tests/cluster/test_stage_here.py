@@ -17,18 +17,13 @@ import pytest
 from cluster.hosts import Host
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.result import FanOut, Result
-from cluster.staging import stage as staging
-from cluster.staging.onhost import s3 as onhost
-from cluster.staging.onhost.etag import etag_of, is_checksum
-from cluster.staging.onhost.folder import Folder
-from cluster.staging.onhost.keys import Prefix, places, suffix_of
-from cluster.staging.stage import (
-    Staged,
-    how_it_went,
-    not_moved,
-    request_of,
-)
-from cluster.staging.status import status_lines
+from cluster.stage import stage as staging
+from cluster.stage.onhost import s3 as onhost
+from cluster.stage.onhost.etag import etag_of, is_checksum
+from cluster.stage.onhost.folder import Folder
+from cluster.stage.onhost.keys import Prefix, places, suffix_of
+from cluster.stage.stage import Staged, how_it_went, not_moved, request_of
+from cluster.stage.status import status_lines
 from tests.tars import tar_of
 
 BEGAN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -23,18 +23,18 @@ from hypothesis import strategies as st
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.ssh.onhost.frame import Frames
-from cluster.ssh.onhost.part import is_part, open_part, part_of
+from cluster.ssh.onhost.partial_file import is_part, open_part, part_of
 from cluster.ssh.program import program
-from cluster.staging.onhost import archive as archives
-from cluster.staging.onhost import client
-from cluster.staging.onhost import s3 as onhost
-from cluster.staging.onhost.archive import unpack
-from cluster.staging.onhost.files import files_below, finished
-from cluster.staging.onhost.folder import Folder
-from cluster.staging.onhost.keys import places
-from cluster.staging.onhost.look import look
-from cluster.staging.onhost.silence import Silence
-from cluster.staging.stage import SILENCE_S, Staged, environment_of, of_one_list, request_of
+from cluster.stage.onhost import archive as archives
+from cluster.stage.onhost import client
+from cluster.stage.onhost import s3 as onhost
+from cluster.stage.onhost.archive import unpack
+from cluster.stage.onhost.files import files_below, finished
+from cluster.stage.onhost.folder import Folder
+from cluster.stage.onhost.keys import places
+from cluster.stage.onhost.look import look
+from cluster.stage.onhost.stall_watchdog import Silence
+from cluster.stage.stage import SILENCE_S, Staged, environment_of, of_one_list, request_of
 from tests import fake_s3
 from tests.conftest import PATIENCE_S, wait_for
 
@@ -386,7 +386,7 @@ def test_an_s3_that_takes_connections_and_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = "http://{}:{}".format(*deaf.getsockname())
         sent = program(
-            "cluster.staging.onhost.s3",
+            "cluster.stage.onhost.s3",
             asked(url, "/tmp/nothing", silence_s=2),
             python=sys.executable,
             is_isolated=False,
@@ -502,7 +502,7 @@ def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path:
         threading.Thread(target=serve, daemon=True).start()
         url = "http://{}:{}".format(*server.getsockname())
         given = asked(url, tmp_path / "d", "k/", silence_s=3)
-        sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
+        sent = program("cluster.stage.onhost.s3", given, python=sys.executable, is_isolated=False)
         done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=PATIENCE_S)
 
     assert "for 3 s: is there a way to it from here" in Frames().feed(done.stdout)[-1]["error"]
@@ -512,7 +512,7 @@ def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path:
 def test_no_credentials_says_what_to_do_next(s3: Any, server: Any, tmp_path: Path) -> None:
     """Which the fake AWS of a lab, and a role without access, need."""
     given = {**asked(server, tmp_path), "environment": {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}}
-    sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
+    sent = program("cluster.stage.onhost.s3", given, python=sys.executable, is_isolated=False)
     done = subprocess.run(
         ["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, env={"PATH": os.environ["PATH"]}
     )

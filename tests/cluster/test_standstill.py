@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from cluster.healing.ending import Ending
-from cluster.watching.hang import stood_still
-from cluster.watching.limits import CANNOT_CONTINUE_S, COMPUTES_S, MIGHT_CONTINUE_S, SUSPECT_S
-from cluster.watching.stacks import Frame, Stack
-from cluster.watching.standstill import Class, Look, RankLook, Standstill
-from cluster.watching.standstill_watch import StandstillWatch
+from cluster.hang_detection.hang import stood_still
+from cluster.hang_detection.limits import CANNOT_CONTINUE_S, COMPUTES_S, MIGHT_CONTINUE_S, SUSPECT_S
+from cluster.hang_detection.stacks import Frame, Stack
+from cluster.hang_detection.standstill import Class, Look, RankLook, Standstill
+from cluster.hang_detection.standstill_watch import StandstillWatch
+from cluster.recovery.failure_kinds import Ending
 
 WAIT = (Frame("all_reduce", "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", 1541),)
 STEP, OTHER = Frame("step", "train.py", 40), Frame("finish", "train.py", 60)

@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 from invoke.exceptions import Exit
 
-from cluster.commandline.starting import StartOptions, start
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.claim import NAME_VARIABLE
-from cluster.jobs.client import Listing
+from cluster.jobs.client.client import Listing
 from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.program import Program, Trainer
 from cluster.jobs.record import Job
 from cluster.jobs.training import Training
+from dlami.tasks.starting import StartOptions, start
 from tests.cluster.jobs_here import HERE, a_job
 
 TRAINER = Trainer(module="trainer.resnet50", arguments=("--synthetic",))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cluster.jobs import cost
-from cluster.jobs import steps as cluster_steps
 from cluster.jobs.cost import Bill, priced
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.steps import Step, Steps
+from cluster.jobs.supervisor import steps as cluster_steps
+from cluster.jobs.supervisor.steps import Step, Steps
 from cluster.provider import Paid
 from tests.cluster.jobs_here import a_job
 

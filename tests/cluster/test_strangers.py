@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cluster.inventory import Cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from lab.record import Lab
 from tests.cluster.test_program_on_hosts import Own, own  # noqa: F401
 from tests.conftest import PATIENCE_S
 

@@ -10,9 +10,9 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
-from cluster.ssh.tagged import list_script
+from cluster.ssh.tagged_processes import list_script
+from lab.record import Lab
 from tests.cluster.test_program_on_hosts import Own, begun, console, over, own, processes, state  # noqa: F401
 from tests.cluster.test_strangers import ACCELERATE_LAUNCH, accelerate, example, mpi4py  # noqa: F401
 from tests.conftest import wait_for

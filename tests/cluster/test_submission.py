@@ -9,8 +9,8 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs import client
-from cluster.jobs.client import ConnectionBroken, Jobs
+from cluster.jobs.client import client
+from cluster.jobs.client.client import ConnectionBroken, Jobs
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.ssh.result import Result

@@ -10,27 +10,26 @@ from typing import Any
 import pytest
 
 from cluster.files import write_json
-from cluster.healing import gate
-from cluster.healing.choice import Chosen
-from cluster.healing.ending import Ending
-from cluster.healing.history import AttemptRecord
-from cluster.healing.memory import read_memory
-from cluster.healing.policy import Again
+from cluster.folder_thread import FolderThread, Unanswered
 from cluster.hosts import Host
-from cluster.jobs import healing, queueing, supervise, telling
-from cluster.jobs.attempt import Outcome
-from cluster.jobs.cause import Cause
 from cluster.jobs.claim import HostsTaken
-from cluster.jobs.folder_thread import FolderThread, Unanswered
-from cluster.jobs.healing import NotHealed, Prepared
-from cluster.jobs.holder import Holder
-from cluster.jobs.lease import read_lease, take_lease
-from cluster.jobs.lookup import read_attempts
-from cluster.jobs.patience import Patience, StopAsked
+from cluster.jobs.cleanup import Swept
 from cluster.jobs.process import ProcessId, this_process
 from cluster.jobs.record import Job, JobPaths, Status, load, read_job, write_job
+from cluster.jobs.record_lease import read_lease, take_lease
+from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
-from cluster.jobs.sweep import Swept
+from cluster.jobs.supervisor import admission, queueing, recovery, reporter, supervise
+from cluster.jobs.supervisor.attempt import Outcome
+from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
+from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.recovery import NotHealed, Prepared
+from cluster.recovery.cause import Cause
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord
+from cluster.recovery.host_failures import read_memory
+from cluster.recovery.placement import Chosen
+from cluster.recovery.policy import Again
 from tests.cluster.jobs_here import a_job
 
 A, B, C = (Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(3))
@@ -137,11 +136,11 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(supervise, "Signals", lambda: made.signals)
     monkeypatch.setattr(supervise, "sweep", made.sweep)
     monkeypatch.setattr(supervise, "silent_hosts", lambda addresses: made.silent & set(addresses))
-    monkeypatch.setattr(gate, "silent_hosts", lambda addresses, wait_s: made.silent & set(addresses))
+    monkeypatch.setattr(admission, "silent_hosts", lambda addresses, wait_s: made.silent & set(addresses))
     monkeypatch.setattr(queueing, "Healing", Healed)
     monkeypatch.setattr(queueing, "give_back", lambda job: made.sweep(job.hosts, job.id))
     monkeypatch.setattr(Patience, "sleep", made.sleep)
-    monkeypatch.setattr(telling, "Notifier", Told)
+    monkeypatch.setattr(reporter, "Notifier", Told)
     yield made
     made.folder.close()
 
@@ -605,13 +604,13 @@ def test_a_host_that_hung_is_used_again_where_no_other_can_be_had(
         asked.append((of["without"], of["suspects"]))
         return Chosen(hosts=() if of["without"] else (A, B), np=2, seats=(A, B), missing={})
 
-    monkeypatch.setattr(healing, "next_hosts", next_hosts)
-    monkeypatch.setattr(healing, "planned_on_master", lambda job, paths, hosts, np, attempt: job)
-    monkeypatch.setattr(healing.Healing, "_claim", lambda _, job, *__: job)
-    monkeypatch.setattr(healing.Healing, "_announce", lambda *_: None)
+    monkeypatch.setattr(recovery, "next_hosts", next_hosts)
+    monkeypatch.setattr(recovery, "planned_on_master", lambda job, paths, hosts, np, attempt: job)
+    monkeypatch.setattr(recovery.Healing, "_claim", lambda _, job, *__: job)
+    monkeypatch.setattr(recovery.Healing, "_announce", lambda *_: None)
     patience = SimpleNamespace(wait_for=lambda do, **_: do(), sleep=lambda s: pytest.fail("it waits"))
     parts: Any = (patience, SimpleNamespace(news=0), SimpleNamespace(say=said.append), SimpleNamespace(is_silent=False))
-    healing.Healing(a_healing(), JobPaths(tmp_path / "jobs" / "j"), *parts).prepare(Again(without=B.address), 2)
+    recovery.Healing(a_healing(), JobPaths(tmp_path / "jobs" / "j"), *parts).prepare(Again(without=B.address), 2)
     assert [({B.address: "hung time and again"}, set()), ({}, {B.address})] == asked
     assert [f"{B.address} hung time and again, but no other host can be had: it is looked at and used"] == said
 
@@ -621,7 +620,7 @@ def test_what_healing_waits_for_is_in_the_record(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path / "jobs" / "j")
     paths.logs(1).mkdir(parents=True)
     folder = FolderThread()
-    told = telling.Telling(a_healing(), paths, Holder(paths, 1, folder), folder, Status(state=JobState.RUNNING))
+    told = reporter.Telling(a_healing(), paths, Holder(paths, 1, folder), folder, Status(state=JobState.RUNNING))
     record = AttemptRecord(number=1, np=2, hosts=("a", "b"), began=1.0)
     told.heals(Cause(kind=Ending.HOST, text="host a was lost"), (), record)
     for text in ("too few hosts: a", "too few hosts: a, b"):

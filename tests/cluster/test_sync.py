@@ -8,8 +8,8 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.sync import project
-from cluster.sync.project import Synced, lines
+from cluster.setup import project
+from cluster.setup.project import Synced, lines
 from tests.typed_words import typed
 
 HOSTS = tuple(Host(rank=r, address=f"gpu{r}", slots=8) for r in range(4))
@@ -35,7 +35,7 @@ def test_what_is_still_to_be_done_is_said_once_it_is(
     words: Any, done: Any, code: int, err: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not of what only would be brought; the exit code says whether all have it."""
-    monkeypatch.setattr("cluster.commandline.files.load_cluster", lambda: CLUSTER)
+    monkeypatch.setattr("dlami.tasks.files.load_cluster", lambda: CLUSTER)
     monkeypatch.setattr(project, "sync", lambda *_, **__: tuple(done))
 
     assert code == typed("sync", *words)

@@ -12,18 +12,18 @@ from cluster.errors import ConfigError
 from cluster.health import baseline
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.jobs.state import JobState
 from cluster.kill.reboot import reboot
-from cluster.lab.record import Lab
 from cluster.launch.facts import survey
-from cluster.ssh.ending import end_processes
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.marked import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
-from cluster.staging.stage import is_shared
+from cluster.ssh.terminate import end_processes
+from cluster.stage.stage import is_shared
+from lab.record import Lab
 from tests.cluster.test_job_hosts import a_job, started
 from tests.conftest import Inv, wait_for
 
@@ -49,7 +49,7 @@ def talking(lab: Lab, reach: Reach, cluster: Cluster) -> Iterator[None]:
 def test_questions_get_their_answers(talking: None, lab: Lab, reach: Reach, cluster: Cluster) -> None:
     """Programs, scripts between marks, and what the master says of its jobs."""
     results, facts = survey(reach, cluster, cluster.hosts)
-    looks, looked = ask(reach, cluster.hosts, program("cluster.staging.onhost.look"), lambda host: [f"/x{host.rank}"])
+    looks, looked = ask(reach, cluster.hosts, program("cluster.stage.onhost.look"), lambda host: [f"/x{host.rank}"])
     assert set(cluster.hosts) == set(results.check()) == set(looks.check()), "a host that failed is told with its words"
     assert set(cluster.hosts) == set(facts) == set(looked), [
         (r.host.address, r.stdout, r.stderr) for r in results.values()
@@ -69,7 +69,7 @@ def test_questions_get_their_answers(talking: None, lab: Lab, reach: Reach, clus
     reach.run(cluster.hosts[:2], f"{left}; {stop}", limits=Limits(total_s=60)).check()
     addresses = [h.address for h in cluster.hosts]
     swept = (  # as the master does it
-        "from cluster.hosts import Host; from cluster.jobs.sweep import stopped_processes, sweep;"
+        "from cluster.hosts import Host; from cluster.jobs.cleanup import stopped_processes, sweep;"
         f"hosts = [Host(rank=n, address=a, slots=1) for n, a in enumerate({addresses})];"
         "print(sorted({s.partition(':')[0] for s in stopped_processes(hosts, 'talks')}), sweep(hosts, 'talks').left)"
     )

@@ -10,15 +10,15 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
+from cluster.jobs.client.client import Jobs
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import Job, Status
 from cluster.jobs.state import JobState
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
+from lab import lab as labs
+from lab.record import Lab
 from tests.cluster.jobs_here import a_job
 from tests.cluster.test_two_users import ACCOUNT, opened_to_all
 from tests.conftest import wait_for

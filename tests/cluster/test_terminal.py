@@ -9,9 +9,9 @@ import pytest
 from invoke import Context
 
 from cluster import terminal
-from cluster.commandline.command import command, option
 from cluster.errors import ConfigError
 from cluster.hosts import is_this_machine
+from dlami.tasks.command import command, option
 
 
 class Screen(io.StringIO):

@@ -17,8 +17,8 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.tunnels import jupyter_packages, jupyter_page, password, tensorboard_page
-from cluster.tunnels.front import Front, fingerprint, hashed, is_right, network
 from cluster.tunnels.service import ServicePaths, Wanted
+from cluster.tunnels.tls_proxy import Front, fingerprint, hashed, is_right, network
 from tests.conftest import PATIENCE_S
 
 PAGE = b"a page " * 100_000

@@ -19,22 +19,22 @@ from rich.console import Console
 
 from cluster.errors import ConfigError
 from cluster.files import write_json
+from cluster.hang_detection.onhost.ranks import all_beats, beats
+from cluster.hang_detection.rank_state import Phase
 from cluster.hosts import Host
+from cluster.top.collector import FRAME_S, SPREAD_S
 from cluster.top.columns import size
 from cluster.top.command import Screen, TopRequest, _frames, check, sort_named
-from cluster.top.gather import FRAME_S, SPREAD_S
-from cluster.top.odd import MEASURES, with_odd
 from cluster.top.onhost import counters
 from cluster.top.onhost import jobs as onhost_jobs
 from cluster.top.onhost.gpus import Gpus
 from cluster.top.onhost.jobs import Jobs
 from cluster.top.onhost.ping import Ping
+from cluster.top.outliers import MEASURES, with_odd
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
-from cluster.top.seen import Frame, HostSeen, JobSeen, Rank, Sight
+from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank, Sight
 from cluster.top.table import SORTS, View, in_order, lines, scrolled
-from cluster.watching.onhost.ranks import all_beats, beats
-from cluster.watching.seen import Phase
-from dlami import beat as dlami_beat
+from dlami import heartbeat as dlami_beat
 from tests.cluster.made_job import made_job
 from tests.conftest import wait_for
 

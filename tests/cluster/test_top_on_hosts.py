@@ -22,11 +22,11 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 LONG_S = PATIENCE_S  # for anything; a busy machine is slow

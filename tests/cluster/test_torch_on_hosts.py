@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.conftest import Inv
 
 SMALL = (

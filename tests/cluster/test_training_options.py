@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.command import as_typed
-from cluster.commandline.jobs import ResumeOptions
-from cluster.commandline.starting import LEAST_HANG_S, seconds
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.training import HealingTerms, next_attempt
+from dlami.tasks.command import as_typed
+from dlami.tasks.jobs import ResumeOptions
+from dlami.tasks.starting import LEAST_HANG_S, seconds
 from tests.cluster.jobs_here import HERE, a_job
 from tests.conftest import PATIENCE_S
 

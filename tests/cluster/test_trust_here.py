@@ -24,27 +24,27 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.root_code import not_roots
-from cluster.healing.lost import heal_lost
-from cluster.healing.memory import FOLDER, FORGIVEN, Entry, file_name, left_out, note, parse_memory, read_memory
 from cluster.health import baseline
 from cluster.health.baseline import Kind
 from cluster.health.history import write_command
 from cluster.health.onhost import readings
 from cluster.inventory import ROOT, Cluster
-from cluster.jobpage.facts import read_facts
 from cluster.jobs import cost
 from cluster.jobs.cost import Bill
-from cluster.jobs.lease import take_lease, unrenewed_s
 from cluster.jobs.lock import locked, make_folder, time_in
-from cluster.jobs.lookup import find, read_all, view, view_all
+from cluster.jobs.master.facts import read_facts
+from cluster.jobs.master.lost_jobs import heal_lost
+from cluster.jobs.master.submit import submit
+from cluster.jobs.occupancy import holders, may_hold
 from cluster.jobs.onhost import claim
 from cluster.jobs.process import ProcessId, process_id, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
+from cluster.jobs.record_lease import take_lease, unrenewed_s
+from cluster.jobs.records import find, read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.submit import submit
-from cluster.jobs.taken import holders, may_hold
 from cluster.matrix.state import Store
+from cluster.recovery.host_failures import FOLDER, FORGIVEN, Entry, file_name, left_out, note, parse_memory, read_memory
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
@@ -591,7 +591,7 @@ def test_records_are_opened_in_one_way() -> None:
     folders = ("jobs", "jobs/onhost", "jobpage", "healing", "guard/onhost", "matrix")
     modules = [p for name in folders for p in sorted((ROOT / "cluster" / name).glob("*.py"))]
     found: dict[str, set[str]] = {}
-    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py", ROOT / "cluster/results/record.py"):
+    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py", ROOT / "cluster/jobs/results.py"):
         functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
         for function in functions:
             for call in ast.walk(function):

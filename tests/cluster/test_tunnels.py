@@ -22,13 +22,13 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import jobs_folder
 from cluster.kill.kill import KnownJobs, find_leftovers
-from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.tunnels import client, service
 from cluster.tunnels.events import Runs
 from cluster.tunnels.local_port import join
 from cluster.tunnels.service import Wanted
+from lab.record import Lab
 from tests.cluster.test_job_records import on_record
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
@@ -117,11 +117,11 @@ def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, rea
         assert root.startswith("http://127.0.0.1:")
         seen = reach.run([cluster.master], f"{NOBODY} ps -eo args; {NOBODY} cat /proc/*/environ 2>/dev/null; true")
         here = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-        assert "cluster.tunnels.keeper" in seen[cluster.master].text
+        assert "cluster.tunnels.service_process" in seen[cluster.master].text
         assert secret not in seen[cluster.master].text + here
         own = reach.run([cluster.master], f"{NOBODY} ls /var/tmp/dlami-tunnels-0")[cluster.master]
         assert not own.ok
-        loaded = "cat /proc/$(pgrep -f cluster.tunnels.keeper | head -1)/maps"
+        loaded = "cat /proc/$(pgrep -f cluster.tunnels.service_process | head -1)/maps"
         assert "libtensorflow" not in reach.run([cluster.master], loaded).check()[cluster.master].text  # seconds
         connections.disconnect()
         wait_for(lambda: answers(said["url"]), 120, "the page is back where it was, over a new connection")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commandline import data
-from cluster.commandline import matrix as typed_matrix
 from cluster.inventory import Cluster
 from cluster.jobs.record import JobPaths, jobs_folder
 from cluster.matrix.cells import cells
 from cluster.matrix.file import read
 from cluster.matrix.run import Run
 from cluster.matrix.state import Entry, State, Store
+from dlami.tasks import data
+from dlami.tasks import matrix as typed_matrix
 from tests.cluster.test_job_records import on_record
 from tests.typed_words import typed
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cluster.hosts import Host
-from cluster.jobs import unshared
 from cluster.jobs.record import JobPaths
-from cluster.jobs.unshared import NotStarted, give_to_hosts
+from cluster.jobs.supervisor import no_shared_fs
+from cluster.jobs.supervisor.no_shared_fs import NotStarted, give_to_hosts
 from tests.cluster.jobs_here import HERE, a_job
 
 NOWHERE = Host(rank=1, address="nowhere.invalid", slots=1)
@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> JobPaths:
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What hosts were to be provided with; none is reached."""
     asked: list[Any] = []
-    monkeypatch.setattr(unshared, "provide", lambda _, cluster, hosts, wanted: asked.append((hosts, wanted)))
+    monkeypatch.setattr(no_shared_fs, "provide", lambda _, cluster, hosts, wanted: asked.append((hosts, wanted)))
     return asked
 
 

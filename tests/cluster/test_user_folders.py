@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster import last_run
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Access, Cluster
-from cluster.run import last_run
 from cluster.ssh import connections
 from cluster.ssh.options import Way
 from cluster.user_folders import cache_folder, home_folder, runtime_folder

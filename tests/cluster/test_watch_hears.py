@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cluster.healing.ending import Ending
+from cluster.hang_detection import watch as watching
+from cluster.hang_detection.rank_state import MISSING, Phase, RankSeen
+from cluster.hang_detection.stack_dumps import Taken
+from cluster.hang_detection.standstill import Look
+from cluster.hang_detection.watch import RankWatch
 from cluster.hosts import Host
 from cluster.jobs.record import JobPaths
-from cluster.watching import watch as watching
-from cluster.watching.seen import MISSING, Phase, RankSeen
-from cluster.watching.standstill import Look
-from cluster.watching.taking import Taken
-from cluster.watching.watch import RankWatch
+from cluster.recovery.failure_kinds import Ending
 from tests.cluster.jobs_here import a_job
 
 A, B = Host(rank=0, address="10.0.0.1", slots=1), Host(rank=1, address="10.0.0.2", slots=1)

@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 
+from cluster.hang_detection import rank_reports
+from cluster.hang_detection.onhost import beats, ranks, stacks
+from cluster.hang_detection.onhost.beats import OVER, pause
+from cluster.hang_detection.onhost.ranks import (
+    MAGIC,
+    RECORD,
+    VERSION,
+    Process,
+    main_processes,
+    of_program,
+    stopped_daemon,
+)
 from cluster.hosts import Host
 from cluster.ssh.result import FanOut, Result
-from cluster.watching import looks
-from cluster.watching.onhost import beats, ranks, stacks
-from cluster.watching.onhost.beats import OVER, pause
-from cluster.watching.onhost.ranks import MAGIC, RECORD, VERSION, Process, main_processes, of_program, stopped_daemon
 from tests.conftest import PATIENCE_S
 from tests.processes import begun
 
@@ -265,7 +273,7 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
     """Each host's words apart, however they are cut; a host that fails is said, a failure of our own is no end."""
     hosts = [Host(rank=n, address=a, slots=1) for n, a in enumerate("ab")]
     words = ["python3", "-c", "from cluster.ssh.onhost.frame import say; say({'n': 1})"]
-    frame = subprocess.run(words, capture_output=True, check=True, cwd=Path(looks.__file__).parents[2]).stdout
+    frame = subprocess.run(words, capture_output=True, check=True, cwd=Path(rank_reports.__file__).parents[2]).stdout
     rounds, heard, done = [0], [], threading.Event()
 
     class Reach:
@@ -294,11 +302,11 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
         if len(heard) >= 4:
             listener._end.set()
 
-    monkeypatch.setattr(looks, "Reach", Reach)
-    monkeypatch.setattr(looks, "EVERY_S", 0.0)
-    listener = looks.Looks(hosts, "j", 1, hear)
+    monkeypatch.setattr(rank_reports, "Reach", Reach)
+    monkeypatch.setattr(rank_reports, "EVERY_S", 0.0)
+    listener = rank_reports.Looks(hosts, "j", 1, hear)
     listener.close()
-    listener = looks.Looks(hosts, "j", 1, hear)
+    listener = rank_reports.Looks(hosts, "j", 1, hear)
     listener.start()
     assert done.wait(PATIENCE_S)
     listener.close()
@@ -308,7 +316,7 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
     assert "watching: OSError: no descriptor free\n" in said
     assert "watching: b: exited 1   | bad\n" in said
     assert "watching: a" not in said
-    with pytest.raises(looks._Over):
+    with pytest.raises(rank_reports._Over):
         listener._go_on(None)
 
 

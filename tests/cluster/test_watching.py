@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.healing.ending import Ending
-from cluster.watching.frozen import Frozen
-from cluster.watching.hang import hang, outlived
-from cluster.watching.limits import HANG_AFTER_S, Pace, confirmed, overdue
-from cluster.watching.onhost import ranks as onhost
-from cluster.watching.quiet import WARN_AFTER_S, Quiet
-from cluster.watching.seen import Phase, RankSeen, rank_seen
-from cluster.watching.stacks import Frame, Stack, folded, odd_one
-from dlami import beat as dlami_beat
+from cluster.hang_detection.hang import hang, outlived
+from cluster.hang_detection.limits import HANG_AFTER_S, Pace, confirmed, overdue
+from cluster.hang_detection.onhost import ranks as onhost
+from cluster.hang_detection.output_watchdog import WARN_AFTER_S, Quiet
+from cluster.hang_detection.rank_state import Phase, RankSeen, rank_seen
+from cluster.hang_detection.stacks import Frame, Stack, folded, odd_one
+from cluster.hang_detection.stopped_processes import Frozen
+from cluster.recovery.failure_kinds import Ending
+from dlami import heartbeat as dlami_beat
 from tests.schedules import LOOK_S, Training
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from cluster.eks.cluster import EksCluster, of_values
+from eks.cluster import EksCluster, of_values
 
 IMAGE = {"image": "registry.example/dlami:1.2"}
 EFS = {"efs": "fs-0123456789abcdef0"}

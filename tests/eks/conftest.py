@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.kube.server import Server
-from cluster.lab.kube.store import Store
+from lab.kube.server import Server
+from lab.kube.store import Store
 from tests.eks.few_pods import FewPods
 from tests.eks.strict import TOOLS, KubeTools
 

@@ -4,7 +4,7 @@ import socket
 import threading
 from pathlib import Path
 
-from cluster.lab.kube.refusals import Refusal
+from lab.kube.api_errors import Refusal
 
 
 class FewPods:

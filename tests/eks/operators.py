@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cluster.eks.base import access
-from cluster.eks.cluster import load_eks
-from cluster.eks.volumes import folders, storage
 from cluster.inventory import ROOT
+from eks.base import access
+from eks.cluster import load_eks
+from eks.volumes import folders, storage
 from tests.conftest import wait_for
 from tests.eks.pods import DEADLINE_S, NAMESPACE, Pods, pods_of_lab
 

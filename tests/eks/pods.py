@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cluster.eks import image
-from cluster.eks.document import text
-from cluster.lab.kube.kube import Kube
+from eks import image
+from eks.document import text
+from lab.kube.kube import Kube
 from tests.conftest import wait_for
 
 NAMESPACE = "dlami"

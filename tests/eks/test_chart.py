@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.eks.chart import chart, nouns, values
-from cluster.eks.cluster import EksCluster
-from cluster.eks.document import Document, text
-from cluster.eks.render import rendered
+from eks.chart import chart, nouns, values
+from eks.cluster import EksCluster
+from eks.document import Document, text
+from eks.render import rendered
 from tests.conftest import PATIENCE_S
 from tests.eks.clusters import VARIANTS
 from tests.eks.strict import KubeTools

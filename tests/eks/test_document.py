@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.eks.document import document, labels, object_name, read, text
 from cluster.errors import ConfigError
+from eks.document import document, labels, object_name, read, text
 
 words = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x85\u2028\u2029"), max_size=30)
 awkward = st.sampled_from(

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster
-from cluster.eks.document import Document
-from cluster.eks.plugins import efa_image
-from cluster.eks.render import rendered
-from cluster.eks.services import JUPYTER, TENSORBOARD, page_documents, page_secret
-from cluster.eks.staging import staging_job
 from cluster.errors import ConfigError
-from cluster.staging.stage import request_of
+from cluster.stage.stage import request_of
+from eks.cluster import EksCluster
+from eks.document import Document
+from eks.plugins import efa_image
+from eks.render import rendered
+from eks.services import JUPYTER, TENSORBOARD, page_documents, page_secret
+from eks.staging import staging_job
 from tests.eks import crd
 from tests.eks.clusters import LOCAL, OPEN, VARIANTS, cluster
 from tests.eks.strict import KubeTools

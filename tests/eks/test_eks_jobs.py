@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.eks import check_data
-from cluster.eks.cluster import load_eks
-from cluster.eks.code import MOST_BYTES, code_of, put_into_store, secret_of
-from cluster.eks.document import JOB, read
-from cluster.eks.jobs import job_of, still_there
-from cluster.eks.mpijob import mpijob as mpijob_of
-from cluster.eks.order import Order
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.jobs.sweep import sweep
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.store import Store
+from cluster.jobs.cleanup import sweep
 from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.marked import _BEGIN, _END
+from cluster.ssh.noise_filter import _BEGIN, _END
 from cluster.ssh.options import CONFIG_VARIABLE
 from cluster.ssh.result import Result
 from cluster.sync.job_code import put_code
 from cluster.sync.onhost import store
 from cluster.sync.snapshot import take
 from dlami.collection import GROUPS
+from dlami.tasks.eks import check_data
+from eks.cluster import load_eks
+from eks.code import MOST_BYTES, code_of, put_into_store, secret_of
+from eks.document import JOB, read
+from eks.job_spec import Order
+from eks.jobs import job_of, still_there
+from eks.mpijob import mpijob as mpijob_of
+from lab.kube.kinds import kind
+from lab.kube.store import Store
 from tests.conftest import PATIENCE_S
 from tests.eks.few_pods import FewPods
 from tests.typed_words import help_kept, typed
@@ -289,7 +289,7 @@ def test_a_pod_that_breaks_off_is_asked_once_more(
 
     answers = iter(("broken", then))
     monkeypatch.setenv(CONFIG_VARIABLE, "/shared/ssh_config")
-    monkeypatch.setattr("cluster.jobs.sweep.on_all", lambda *_: {worker: result(next(answers))})
+    monkeypatch.setattr("cluster.jobs.cleanup.on_all", lambda *_: {worker: result(next(answers))})
     assert left == sweep([worker], "job-1").left
 
 

@@ -7,9 +7,9 @@ import pytest
 from cfn import in_stack
 from cluster.clusterfile import text as clusterfile
 from cluster.clusterfile.eks import EksSettings
-from cluster.eks.cluster import load_eks, of_type
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
+from eks.cluster import load_eks, of_type
 
 HEAD = 'name = "Trainings"\n[access]\nssh_from = "203.0.113.7/32"\n'
 

@@ -10,10 +10,10 @@ import yaml
 from invoke import Context, Exit
 
 from cluster.clusterfile.checks import FieldError
-from cluster.commandline.eks_services import eks_render
-from cluster.eks.cluster import load_eks
-from cluster.eks.eksctl import cluster_config
 from cluster.errors import ConfigError
+from dlami.tasks.eks_services import eks_render
+from eks.cluster import load_eks
+from eks.eksctl import cluster_config
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/eksctl-clusterconfig.schema.json").read_text())
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)

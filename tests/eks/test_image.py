@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cluster.eks import image, image_build, image_needs
-from cluster.eks.image_build import Build
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
+from eks import image, image_build, image_needs
+from eks.image_build import Build
 from tests.cluster.jobs_here import wait_until
 from tests.conftest import PATIENCE_S
 from tests.eks.pods import IMAGE_VARIABLE
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path, when: str) -
     program = f"""if True:
         import subprocess, time
         from pathlib import Path
-        from cluster.eks import image_build
+        from eks import image_build
         class Slow(subprocess.Popen):
             def __init__(self, *args, **options):
                 super().__init__(*args, **options)
@@ -150,7 +150,7 @@ def test_an_image_has_pytorch_or_is_not_built(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_image_is_as_documents_expect_it() -> None:
-    """User by number (kubelet cannot judge a name), port, paths and sshd's settings are those of cluster.eks.image."""
+    """User by number (kubelet cannot judge a name), port, paths and sshd's settings are those of eks.image."""
     assert f"USER {image.UID}:{image.UID}\n" in DOCKERFILE
     assert f"WORKDIR {image.PROJECT}\nEXPOSE {image.SSH_PORT}\n" in DOCKERFILE
     assert f"useradd --uid {image.UID} --gid {image.UID} --create-home --shell /bin/bash {image.USER}\n" in DOCKERFILE

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.eks import image_needs
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
+from eks import image_needs
 from tests.conftest import PATIENCE_S
 from tests.other_users import NOBODY, home_of, words_as
 

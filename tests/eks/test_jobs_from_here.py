@@ -14,30 +14,30 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline import eks as typed_eks
-from cluster.commandline.eks import EksTrainOptions
-from cluster.eks import image_build, outputs, page_client, progress, staging_client
-from cluster.eks import jobs as eks_jobs
-from cluster.eks.cluster import EksCluster, of_values
-from cluster.eks.document import _could_be_another
-from cluster.eks.jobs import EksJobs
-from cluster.eks.kubectl import KubectlError
-from cluster.eks.launcher import Launcher, exit_code
-from cluster.eks.order import Order
-from cluster.eks.page_client import PodPage
-from cluster.eks.pods import await_workers, mpijob_name, write_cluster
-from cluster.eks.services import JUPYTER, TENSORBOARD
-from cluster.eks.staging import StagingJob
-from cluster.eks.staging_client import INDEX
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.healing.ending import Ending
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
+from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.options import CONFIG_VARIABLE
-from cluster.staging.stage import Staged
+from cluster.stage.stage import Staged
+from dlami.tasks import eks as typed_eks
+from dlami.tasks.eks import EksTrainOptions
+from eks import image_build, outputs, page_client, progress, staging_client
+from eks import jobs as eks_jobs
+from eks.cluster import EksCluster, of_values
+from eks.document import _could_be_another
+from eks.job_spec import Order
+from eks.jobs import EksJobs
+from eks.kubectl import KubectlError
+from eks.launcher import Launcher, exit_code
+from eks.page_client import PodPage
+from eks.pods import await_workers, mpijob_name, write_cluster
+from eks.services import JUPYTER, TENSORBOARD
+from eks.staging import StagingJob
+from eks.staging_client import INDEX
 from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.clusters import IMAGE, LUSTRE, VARIANTS, cluster
 
@@ -430,7 +430,7 @@ def test_a_training_is_started_and_followed(
     objects: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task ends with its exit code; detached it is left alone, and a dry run makes nothing."""
-    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
+    monkeypatch.setattr("eks.cluster.load_eks", lambda: CLUSTER)
     monkeypatch.setattr("sys.argv", ["inv", "--", "--synthetic"])
     typed_eks._train("trainer.resnet50_torch", "a", EksTrainOptions(dry_run=True), python="/py")
     document = capsys.readouterr().out
@@ -484,10 +484,10 @@ def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> N
 def test_workers_are_hosts_once_their_sshd_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the time is over, or the launcher is told to leave; those that do not answer are named."""
     (tmp_path / "hostfile").write_text("10.0.0.9 slots=4\n")
-    monkeypatch.setattr("cluster.eks.pods.sshd_trouble", lambda address: "")
+    monkeypatch.setattr("eks.pods.sshd_trouble", lambda address: "")
     found = await_workers(0, lambda: False, tmp_path / "hostfile")
     assert [(0, "localhost", 0), (1, "10.0.0.9", 4)] == [(h.rank, h.address, h.slots) for h in found]
-    monkeypatch.setattr("cluster.eks.pods.sshd_trouble", lambda address: "port 2222: refused")
+    monkeypatch.setattr("eks.pods.sshd_trouble", lambda address: "port 2222: refused")
     with pytest.raises(
         ClusterError, match=r"^after 0 s 1 worker of the job cannot be reached: 10.0.0.9; 10.0.0.9: port"
     ):
@@ -502,8 +502,8 @@ def test_a_launcher_s_workers_are_a_cluster(tmp_path: Path, monkeypatch: pytest.
     """With what the order says of words and results, and on the shared folder; every ssh reads its settings."""
     (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAA\n")
     hosts = (Host(rank=0, address="localhost", slots=0), Host(rank=1, address="10.0.0.9", slots=4))
-    monkeypatch.setattr("cluster.eks.launcher.await_workers", lambda *_: hosts)
-    monkeypatch.setattr("cluster.eks.launcher.write_cluster", functools.partial(write_cluster, keys=tmp_path))
+    monkeypatch.setattr("eks.launcher.await_workers", lambda *_: hosts)
+    monkeypatch.setattr("eks.launcher.write_cluster", functools.partial(write_cluster, keys=tmp_path))
     monkeypatch.setenv(CONFIG_VARIABLE, "")
     launcher = Launcher.__new__(Launcher)
     launcher._folder, launcher._is_told_to_leave = tmp_path / ".eks/a-1", False

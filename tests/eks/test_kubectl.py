@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.eks.kubectl import BINARY_VARIABLE, Kubectl, KubectlError, _documents, sentence
 from cluster.errors import ConfigError
+from eks.kubectl import BINARY_VARIABLE, Kubectl, KubectlError, _documents, sentence
 from tests.conftest import wait_for
 from tests.processes import SHEBANG
 

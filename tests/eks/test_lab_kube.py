@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.kube.kinds import kind
+from lab import lab as labs
+from lab.kube.kinds import kind
 from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.pods import DEADLINE_S, Pods, mpijob, pods_of_lab
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.eks.kubectl import Kubectl
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.server import Server
-from cluster.lab.kube.store import Store
+from eks.kubectl import Kubectl
+from lab.kube.kinds import kind
+from lab.kube.server import Server
+from lab.kube.store import Store
 from tests.conftest import PATIENCE_S
 
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]

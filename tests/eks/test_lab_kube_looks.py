@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.document import read
-from cluster.eks.kubectl import Kubectl
-from cluster.eks.progress import ask
 from cluster.errors import ClusterError
 from cluster.jobs.record import Progress
-from cluster.lab import lab as labs
+from eks.document import read
+from eks.kubectl import Kubectl
+from eks.progress import ask
+from lab import lab as labs
 from tests.conftest import wait_for
 from tests.eks.operators import LIMIT_S, Operator, operator_of_pods
 from tests.eks.pods import NAMESPACE

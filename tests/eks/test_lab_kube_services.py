@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from cluster.eks import image
-from cluster.eks.services import TLS_PORT
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.kube.kinds import KINDS, kind
-from cluster.tunnels.front import fingerprint
+from cluster.tunnels.tls_proxy import fingerprint
+from eks import image
+from eks.services import TLS_PORT
+from lab import lab as labs
+from lab.kube.kinds import KINDS, kind
 from tests.conftest import wait_for
 from tests.eks.objects import KEYS, five_objects
 from tests.eks.operators import CLUSTER_FILE, Operator, operator_of_pods

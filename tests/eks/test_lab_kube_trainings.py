@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cluster.eks import image
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from eks import image
+from lab import lab as labs
+from lab.record import Lab
 from tests.conftest import Inv, operator_of, wait_for
 from tests.eks.operators import LIMIT_S, Operator, dlami, operator_of_pods
 from tests.eks.pods import IMAGE_VARIABLE, NAMESPACE

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.image import SSH_FOLDER, SSH_PORT
-from cluster.eks.order import ORDER_VARIABLE, Order, new_id
 from cluster.inventory import ROOT
 from cluster.jobs.claim import NAME_VARIABLE
-from cluster.jobs.lookup import read_attempts
 from cluster.jobs.record import JobPaths, read_job
-from cluster.lab import nodes
-from cluster.lab.record import SHARED, Lab, LabHost
+from cluster.jobs.records import read_attempts
+from eks.image import SSH_FOLDER, SSH_PORT
+from eks.job_spec import ORDER_VARIABLE, Order, new_id
+from lab import nodes
+from lab.record import SHARED, Lab, LabHost
 from tests.conftest import PATIENCE_S, wait_for
 
 # Counts to STEPS in a file that is its checkpoint, and leaves when it is told to.
@@ -93,7 +93,7 @@ class Pods:
             ORDER_VARIABLE: order.to_json(),
             NAME_VARIABLE: os.environ[NAME_VARIABLE],
         }
-        container = [sys.executable, "-m", "cluster.eks.launcher"]
+        container = [sys.executable, "-m", "eks.launcher"]
         words = [*self._enter(self.launcher), "sh", "-c", 'cd "$0" && exec "$@"', str(ROOT), *container]
         return subprocess.Popen(words, env=told, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster, of_values
-from cluster.eks.code import secret_name
-from cluster.eks.document import read, text
-from cluster.eks.mpijob import mpijob
-from cluster.eks.order import Code, Order
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.jobs.program import Program, Trainer
+from eks.cluster import EksCluster, of_values
+from eks.code import secret_name
+from eks.document import read, text
+from eks.job_spec import Code, Order
+from eks.mpijob import mpijob
 from tests.eks import crd
 from tests.eks.strict import KubeTools
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.lab.kube import mpijob
+from lab.kube import mpijob
 
 
 def template(**spec: Any) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.copying.certificate import certificate
-from cluster.eks.services import TENSORBOARD
+from cluster.broadcast.certificate import certificate
 from cluster.inventory import ROOT
-from cluster.tunnels.front import fingerprint, hashed
+from cluster.tunnels.tls_proxy import fingerprint, hashed
+from eks.services import TENSORBOARD
 from tests.conftest import PATIENCE_S, unused_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def served(*words: str, secrets: Path, shared: Path) -> Iterator["subprocess.Pop
     command = [
         sys.executable,
         "-m",
-        "cluster.eks.page",
+        "eks.page",
         "tensorboard",
         "--shared",
         str(shared),
@@ -125,7 +125,7 @@ def test_it_is_never_served_open(tmp_path: Path, shared: Path, words: tuple[str,
     command = [
         sys.executable,
         "-m",
-        "cluster.eks.page",
+        "eks.page",
         "tensorboard",
         "--shared",
         shared,

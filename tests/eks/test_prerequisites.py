@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.cluster import EksCluster
-from cluster.eks.document import document
-from cluster.eks.jobs import EksJobs
-from cluster.eks.mpijob import mpijob
-from cluster.eks.order import Order
-from cluster.eks.prerequisites import references
-from cluster.eks.services import JUPYTER, page_documents, page_secret
-from cluster.eks.staging import staging_job
 from cluster.errors import ConfigError
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.store import Store
-from cluster.staging.stage import request_of
+from cluster.stage.stage import request_of
+from eks.cluster import EksCluster
+from eks.document import document
+from eks.job_spec import Order
+from eks.jobs import EksJobs
+from eks.mpijob import mpijob
+from eks.prerequisites import references
+from eks.services import JUPYTER, page_documents, page_secret
+from eks.staging import staging_job
+from lab.kube.kinds import kind
+from lab.kube.store import Store
 from tests.eks.clusters import LUSTRE, cluster
 
 OF = cluster("a", LUSTRE, {"priority_class": "first", "namespace": "default"})

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.commandline.starting import PYTORCH
-from cluster.eks import image
-from cluster.eks.document import read
-from cluster.eks.order import ORDER_VARIABLE, Order
-from cluster.eks.render import NOUNS, example, rendered, targets, write_files
 from cluster.errors import ConfigError, NothingToDo
 from cluster.inventory import ROOT
 from cluster.jobs.program import Trainer
+from dlami.tasks.starting import PYTORCH
+from eks import image
+from eks.document import read
+from eks.job_spec import ORDER_VARIABLE, Order
+from eks.render import NOUNS, example, rendered, targets, write_files
 from tests.conftest import PATIENCE_S
 from tests.eks.clusters import VARIANTS, cluster
 from trainer import sample

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.kubectl import Kubectl
-from cluster.eks.staging_client import INDEX, Watched, _look
-from cluster.lab.kube.kinds import kind
-from cluster.lab.kube.store import Store
 from cluster.ssh.onhost.frame import framed
+from eks.kubectl import Kubectl
+from eks.staging_client import INDEX, Watched, _look
+from lab.kube.kinds import kind
+from lab.kube.store import Store
 from tests.eks.few_pods import FewPods
 
 SPACE = "default"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.eks.staging import staging_job
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.ssh.onhost.frame import Frames
-from cluster.staging.stage import how_it_went, request_of
+from cluster.stage.stage import how_it_went, request_of
+from eks.staging import staging_job
 from tests.conftest import PATIENCE_S
 from tests.eks.clusters import cluster
 from tests.eks.objects import KEYS, five_objects
@@ -32,7 +32,7 @@ def test_the_pods_of_a_job_bring_a_part_each(s3: str, tmp_path: Path) -> None:
     of = cluster("a", shared=str(tmp_path))
     job = staging_job(of, request_of("s3://bucket/in", f"{tmp_path}/in", endpoint=s3), pods=2)
     container = job.documents[0]["spec"]["template"]["spec"]["containers"][0]
-    assert job.pods == 2 and container["command"][1:] == ["-m", "cluster.eks.staging_pod"]
+    assert job.pods == 2 and container["command"][1:] == ["-m", "eks.staging_pod"]
     own = {one["name"]: one["value"] for one in container["env"]}
     moved = []
     for index in range(2):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.eks.waiting import HOPELESS, ended, has_begun, reason
+from eks.waiting import HOPELESS, ended, has_begun, reason
 
 UNSCHEDULED = {
     "conditions": [

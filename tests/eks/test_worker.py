@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from cluster.eks.image import SSHD
-from cluster.eks.pods import await_workers, sshd_trouble, write_cluster
-from cluster.eks.worker import has_ranks, sshd_words
 from cluster.errors import ClusterError, ConfigError
-from cluster.healing.departure import departures, due
 from cluster.hosts import Host
 from cluster.inventory import ROOT, load_cluster
+from cluster.recovery.preemption import departures, due
+from eks.image import SSHD
+from eks.pods import await_workers, sshd_trouble, write_cluster
+from eks.worker import has_ranks, sshd_words
 from tests.conftest import PATIENCE_S, wait_for
 
 # Its ranks are there as long as a file is: on this machine others train, too.
 SERVE = """
 import sys
 from pathlib import Path
-from cluster.eks.worker import Worker
+from eks.worker import Worker
 notice, ranks, grace_s = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 sys.exit(Worker(sys.argv[4:], notice, grace_s, ranks.exists).serve())
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.conftest import Inv
 
 SMALL = ("--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--threads", "1")

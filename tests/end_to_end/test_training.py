@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from cluster.inventory import Cluster
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.conftest import Inv
 
 

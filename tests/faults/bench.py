@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab, LabHost
+from lab import lab as labs
+from lab.record import Lab, LabHost
 from tests.faults.breaking import TAGGED, inside
 
 LIMITS_S = {"run": 120, "health": 150, "kill": 150, "stop": 200, "copy": 240}  # of a command; a training gets more

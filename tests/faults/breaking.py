@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.inventory import ROOT
-from cluster.lab import lab as labs
-from cluster.lab import nodes
-from cluster.lab.record import Lab, LabHost
+from lab import lab as labs
+from lab import nodes
+from lab.record import Lab, LabHost
 from tests import dead_server
 
 Undo = Callable[[], object]

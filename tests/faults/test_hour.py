@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab, LabHost
+from lab import lab as labs
+from lab.record import Lab, LabHost
 from tests.conftest import Inv, operator_of, wait_for
 from tests.faults.breaking import FAULTS, LOOPS, Fault, Undo, inside
 

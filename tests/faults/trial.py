@@ -18,8 +18,8 @@ import traceback
 import zlib
 from pathlib import Path
 
-from cluster.lab import lab as labs
 from cluster.ssh import connections
+from lab import lab as labs
 from tests.faults import judge
 from tests.faults.bench import ENDED, LIMIT_S, LIMITS_S, TARGET, Bench, opened, wait
 from tests.faults.breaking import FAULTS, MPIRUN, TAGGED, NothingThere, Undo, inside

@@ -8,10 +8,10 @@ import pytest
 
 from cluster.health.places import NEARLY_FULL_SHARE
 from cluster.hosts import Host
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.locate import LABS
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
+from lab.record import Lab
 
 # Lab hosts share this machine's kernel log, memory and disk. The first two are replaced on them; that the disk is full
 # here is said of every host, and is no matter of these tests.

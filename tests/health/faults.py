@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.lab import lab as labs
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import RUN_TAG, Reach
+from lab import lab as labs
+from lab.record import Lab
 from tests import dead_server
 from tests.conftest import wait_for
 

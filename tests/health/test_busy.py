@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cluster.health import net, places
 from cluster.health.check import About, Answer
 from cluster.health.history import write_command
-from cluster.health.look import _may_write, look_at_hosts
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import may_be_busy, silence_problem
+from cluster.health.quick_check import _may_write, look_at_hosts
 from cluster.health.system import NETWORK, fstab_problems
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cluster.health.look import look_at_hosts
+from cluster.health.quick_check import look_at_hosts
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.health.conftest import OWN_DISK_IS_FULL, make_as_before, make_calm
 

@@ -13,14 +13,14 @@ import pytest
 
 from cluster.health import compare, fabric, questions, routes
 from cluster.health.check import Answer
-from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_line, reduce_rates
 from cluster.health.onhost import trust
+from cluster.health.quick_check import QUESTION_OF, compare_hosts
 from cluster.health.ranks.run_ranks import RanksRun
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
-from cluster.joining.keys import HostKey, known_hosts
+from cluster.join.keys import HostKey, known_hosts
 from tests.conftest import PATIENCE_S
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]

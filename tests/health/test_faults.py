@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.health.look import look_at_hosts
+from cluster.health.quick_check import look_at_hosts
 from cluster.health.report import Report
 from cluster.hosts import Host
 from cluster.inventory import load_cluster

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cluster.health.check import Answer
-from cluster.health.glance import Sight, _is_late, _questions, in_two_looks
+from cluster.health.precheck import Sight, _is_late, _questions, in_two_looks
 from cluster.health.questions import SMI_S
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host

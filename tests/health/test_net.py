@@ -9,8 +9,8 @@ from cluster.health.deep import measure_hosts
 from cluster.health.net import measure_network, measure_pairs
 from cluster.health.pairing import pair_problems
 from cluster.inventory import load_cluster
-from cluster.lab import lab as labs
 from cluster.ssh.fanout import Reach
+from lab import lab as labs
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ import pytest
 from cluster.health import xid
 from cluster.health.check import About, Answer, finding_on
 from cluster.health.checks import GPU
-from cluster.health.look import about_host
 from cluster.health.onhost.owner import Owners
 from cluster.health.onhost.readings import jobs
 from cluster.health.questions import Question, read_answers, records
+from cluster.health.quick_check import about_host
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh.onhost.frame import Frames

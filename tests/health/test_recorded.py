@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.clusterfile.instance_types import hardware_of
-from cluster.health import checks, compare, deep, fabric, gpu, pairing, places, questions, strays, system
+from cluster.health import checks, compare, deep, fabric, gpu, pairing, places, questions, stray_processes, system
 from cluster.health.check import About, Answer, Check, finding_on
-from cluster.health.look import LIMITS, about_host
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
+from cluster.health.quick_check import LIMITS, about_host
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
@@ -312,7 +312,7 @@ THRESHOLDS = {
         f"over {100 * places.NEARLY_FULL_SHARE:g} % used watch",
         f"over {100 * places.FULL_SHARE:g} % with less than {places.LEAST_BYTES >> 20} MiB",
     ],
-    "strays": [f"older than {strays.YOUNG_S:g} s"],
+    "strays": [f"older than {stray_processes.YOUNG_S:g} s"],
     "gpu-driver": [f"{questions.SMI_S:g} s", f"over {gpu.SLOW_S:g} s is slow"],
     "memlock": [f"under {fabric.MEMLOCK_LEAST >> 30:g} GiB unfit"],
     "gpu-repair": [f"{gpu.RETIRED_PAGES_MOST} pages"],

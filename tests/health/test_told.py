@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.health import command, deep, history, net, strays
+from cluster.health import command, deep, history, net, stray_processes
 from cluster.health.check import About, Answer
 from cluster.health.history import Look
 from cluster.health.onhost import pairs, readings
@@ -324,6 +324,6 @@ def test_each_process_on_a_gpu_is_judged_by_itself() -> None:
     owners = {"7": {**who, "job": "here"}, "8": who, "9": who}
     apps = "0, 5 MiB\n7, 1 MiB\n8, 2 MiB\n9, 3 MiB\n"
     about = About(host=Host(rank=0, address="a", slots=1), jobs=frozenset({"here"}))
-    found = strays.gpu_stray_problems(json.dumps({"apps": apps, "owners": owners}), about)
+    found = stray_processes.gpu_stray_problems(json.dumps({"apps": apps, "owners": owners}), about)
     assert ["process 8", "process 9"] == [p.what[:9] for p in found]
     assert "holds 2 MiB of a GPU: python" in found[0].what

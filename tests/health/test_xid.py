@@ -9,7 +9,7 @@ import pytest
 
 from cluster.health import known_faults, xid
 from cluster.health.check import About, Answer, finding_of
-from cluster.health.look import about_host
+from cluster.health.quick_check import about_host
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from PIL import Image
 
-from trainer import records
+from trainer.common.data import records
 from trainer.resnet50_torch import decoding
 from trainer.resnet50_torch.decoders import Arena, Decoders, lost_ones_told
 

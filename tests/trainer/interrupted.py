@@ -14,9 +14,9 @@ import sys
 import time
 from typing import Any
 
-from trainer import npz_writer
-from trainer.metrics import Writer
-from trainer.stopping import StopRequest
+from trainer.common.checkpoints import npz_writer
+from trainer.common.ranks.metrics import Writer
+from trainer.common.ranks.stopping import StopRequest
 
 STEP, LIMIT_S = 2, 300
 heard = False

@@ -10,15 +10,15 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from trainer.checkpoint import Folder
-from trainer.ranks import start
-from trainer.resnet50.attempt import Attempt
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.ranks.horovod_rank import start
 from trainer.resnet50.config import Config
 from trainer.resnet50.horovod import engine
 from trainer.resnet50.images import synthetic
 from trainer.resnet50.plan import look_up, make_plan
 from trainer.resnet50.resume import Position
 from trainer.resnet50.step import Learner
+from trainer.resnet50.train_loop import Attempt
 
 STEPS = 3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.ranks import start
+from trainer.common.ranks.horovod_rank import start
 from trainer.resnet50.config import Config
 from trainer.resnet50.images import synthetic
 from trainer.resnet50.step import Learner

@@ -4,7 +4,7 @@ import json
 import sys
 
 from trainer.benchmark import Config, make_step
-from trainer.ranks import start
+from trainer.common.ranks.horovod_rank import start
 
 
 def main(words: list[str]) -> None:

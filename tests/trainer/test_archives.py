@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.tars import tar_of
-from trainer import dataset, records
-from trainer.errors import ConfigError
+from trainer.common.data import dataset, records
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.archives import TRAIN, VALIDATION, read_archives
 from trainer.imagenet.devkit import DEVKITS
 from trainer.imagenet.matlab import read_structs

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import metrics
-from trainer.checkpoint import Folder
-from trainer.errors import CommonError, TrainerError
-from trainer.ranks import Ranks
-from trainer.resnet50.attempt import EVAL_HEADER, TRAIN_HEADER, Attempt, restore
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import CommonError, TrainerError
+from trainer.common.ranks import metrics
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.common.ranks.stopping import Stop, Terminated
 from trainer.resnet50.config import Config
 from trainer.resnet50.engine import Engine, StepResult, moving_average_decay
 from trainer.resnet50.plan import Data, make_plan
-from trainer.stopping import Stop, Terminated
+from trainer.resnet50.train_loop import EVAL_HEADER, TRAIN_HEADER, Attempt, restore
 
 FINE = StepResult(2.0, 0.25, 0, 0, 0, 0, 2.0, 0.1, 0.1)
 OVERFLOW = replace(FINE, loss=math.inf, own_loss=math.inf, skipped=1.0)

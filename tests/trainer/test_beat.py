@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlami.beat import MAGIC, RECORD, VERSION, Beat, Phase, beat_file
+from dlami.heartbeat import MAGIC, RECORD, VERSION, Beat, Phase, beat_file
 
 
 def told(file: Path) -> dict[str, Any]:

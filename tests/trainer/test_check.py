@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATIENCE_S
-from trainer import records
+from trainer.common.data import records
 
 CHECK = ("trainer.resnet50", "--check", "--job-dir", "job")
 EPOCH = ("--num-epochs", 1, "--batch-size", 4)

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzzing import at_least
-from trainer import checkpoint, npz_writer
-from trainer.checkpoint import Folder, write_atomically
-from trainer.errors import TrainerError
-from trainer.facts import CHECK
-from trainer.lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced, check_lease
-from trainer.metrics import FILE as FILE_OF_METRICS
-from trainer.metrics import Writer, read
+from trainer.common.checkpoints import checkpoint, npz_writer
+from trainer.common.checkpoints.checkpoint import Folder, write_atomically
+from trainer.common.checkpoints.facts import CHECK
+from trainer.common.checkpoints.write_lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced, check_lease
+from trainer.common.files.errors import TrainerError
+from trainer.common.ranks.metrics import FILE as FILE_OF_METRICS
+from trainer.common.ranks.metrics import Writer, read
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
 

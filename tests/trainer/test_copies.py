@@ -12,11 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import wait_for
-from trainer import copies, npz_writer
-from trainer.checkpoint import Folder
-from trainer.copies import CopySaver, Newest, copying_rank, find_newest, first_ranks, local_folder, make_private
-from trainer.facts import Facts
-from trainer.lease import ATTEMPT, FILE
+from trainer.common.checkpoints import checkpoint_replica, npz_writer
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint_replica import (
+    CopySaver,
+    Newest,
+    copying_rank,
+    find_newest,
+    first_ranks,
+    local_folder,
+    make_private,
+)
+from trainer.common.checkpoints.facts import Facts
+from trainer.common.checkpoints.write_lease import ATTEMPT, FILE
 
 TWO_HOSTS = Path(__file__).parent / "two_hosts.py"
 ARRAYS = {"w": np.arange(4.0)}
@@ -209,14 +217,14 @@ def test_copies_of_a_removed_job_go_when_the_next_one_starts(job: Path, monkeypa
     monkeypatch.setenv("DLAMI_JOB", "next")
     after = local_folder()
     assert after
-    copies.remove_orphans(after)
+    checkpoint_replica.remove_orphans(after)
     assert path.exists()
     away = job.parent.rename(job.parents[1] / "away")
-    copies.remove_orphans(after)
+    checkpoint_replica.remove_orphans(after)
     assert path.exists()
     away.rename(job.parent)
     shutil.rmtree(job)
-    copies.remove_orphans(after)
+    checkpoint_replica.remove_orphans(after)
 
     assert not path.exists()
 
@@ -283,14 +291,14 @@ def test_each_rank_writes_its_own_checkpoints_or_none(job: Path) -> None:
     more: dict[str, Any] = {"keep": 3, "seconds": 0.0, "cores": 1, "rate": "--lr"}
 
     def saver(newest: Newest, rank: int, folder: Folder | None = shared) -> Any:
-        return copies.make_saver(newest, folder, hosts, rank, **more)
+        return checkpoint_replica.make_saver(newest, folder, hosts, rank, **more)
 
     first, second = saver(Newest(0, shared, facts), 0), saver(Newest(0, None, None), 2)
     assert (7, shared.path, False) == (first.step, first.folder.path, isinstance(first, CopySaver))
     assert isinstance(second, CopySaver) and local_folder() == second.folder.path
     assert saver(Newest(2, shared, facts, is_copy=True), 0).step is None
     assert [None] * 4 == [saver(Newest(), rank) for rank in (1, 3, 4)] + [saver(Newest(), 0, None)]
-    assert copies.make_saver(Newest(), shared, ["a", "a"], 1, **more) is None
+    assert checkpoint_replica.make_saver(Newest(), shared, ["a", "a"], 1, **more) is None
 
 
 def test_copies_are_removed_by_the_first_rank_of_each_host(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,11 +312,11 @@ def test_copies_are_removed_by_the_first_rank_of_each_host(job: Path, monkeypatc
         return [data]
 
     make_private(path)
-    copies.remove_copies(["a", "a", "b"], 1, gather)
+    checkpoint_replica.remove_copies(["a", "a", "b"], 1, gather)
     assert path.exists() and 1 == len(told)
-    copies.remove_copies(["a", "a", "b"], 2, gather)
+    checkpoint_replica.remove_copies(["a", "a", "b"], 2, gather)
     assert not path.exists()
-    copies.remove_copies(["a", "a", "b"], 0, gather)
+    checkpoint_replica.remove_copies(["a", "a", "b"], 0, gather)
     monkeypatch.delenv("DLAMI_JOB")
-    copies.remove_copies(["a", "a", "b"], 0, gather)
+    checkpoint_replica.remove_copies(["a", "a", "b"], 0, gather)
     assert 4 == len(told)

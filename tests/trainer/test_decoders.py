@@ -20,10 +20,10 @@ from PIL import Image
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-from trainer import records
-from trainer.errors import TrainerError
+from trainer.common.data import records
+from trainer.common.files.errors import TrainerError
 from trainer.resnet50.reader import InputError
-from trainer.resnet50_torch import decoding, draws
+from trainer.resnet50_torch import decoding, rng
 from trainer.resnet50_torch.decoders import Arena, Decoders, lost_ones_told
 
 RNG = np.random.default_rng(3)
@@ -61,17 +61,17 @@ def decoded(decoders: Decoders, arena: Arena, serialized: list[bytes], pixels: l
 def test_crops_are_those_of_pillow_and_the_plain_decoder(height: int, width: int, mode: str) -> None:
     """Bit by bit; whatever the image before it has left in the same memory."""
     encoded = jpeg(height, width, mode)
-    numbers = draws.crop_numbers(np.array([[1, 7]]))[0]
-    crop = draws.random_crop(height, width, numbers, 0.1)
+    numbers = rng.crop_numbers(np.array([[1, 7]]))[0]
+    crop = rng.random_crop(height, width, numbers, 0.1)
     plain = {fast: simplejpeg.decode_jpeg(encoded, "RGB", fastdct=fast, fastupsample=fast) for fast in (True, False)}
     window = plain[True][crop.top : crop.top + crop.height, crop.left : crop.left + crop.width].copy()
     bilinear, extent = Image.Resampling.BILINEAR, Image.Transform.EXTENT
     whole = Image.fromarray(window).transform((24, 24), extent, (0, 0, crop.width, crop.height), bilinear)
-    stretched = draws.stretched_view(height, width, 24)
+    stretched = rng.stretched_view(height, width, 24)
     wanted = {
         "random": np.asarray(whole),
         "centre": np.asarray(
-            Image.fromarray(plain[False]).resize((24, 24), bilinear, draws.central_view(height, width, 24))
+            Image.fromarray(plain[False]).resize((24, 24), bilinear, rng.central_view(height, width, 24))
         ),
         "reference": np.asarray(Image.fromarray(plain[True]).transform((24, 24), extent, stretched, bilinear)),
     }
@@ -87,7 +87,7 @@ def test_a_batch_comes_back_in_its_order(decoders: Decoders) -> None:
     arena = Arena()
     for count, side in ((3, 40), (21, 400), (1, 30)):
         images = [jpeg(side + i, side) for i in range(count)]
-        numbers = draws.crop_numbers(np.stack([np.full(count, 5), np.arange(count)], 1))
+        numbers = rng.crop_numbers(np.stack([np.full(count, 5), np.arange(count)], 1))
         pixels: list[Any] = [partial(decoding.random_crop, numbers=own, least_area=0.3) for own in numbers]
         mirrored = [i % 3 == 1 for i in range(count)]
         labels, seen = decoded(decoders, arena, [record(x, i % 9 + 1) for i, x in enumerate(images)], pixels, mirrored)

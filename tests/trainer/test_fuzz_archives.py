@@ -8,7 +8,7 @@ import pytest
 
 from tests import fuzzing
 from tests.tars import tar_of
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.archives import TRAIN, VALIDATION, read_archives
 from trainer.imagenet.devkit import META, TRUTH
 

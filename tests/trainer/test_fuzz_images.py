@@ -12,8 +12,8 @@ import simplejpeg
 from PIL import Image
 
 from tests import fuzzing
+from trainer.common.data.jpeg import LARGEST_SIDE, Unusable
 from trainer.imagenet.image import make_jpeg
-from trainer.jpeg import LARGEST_SIDE, Unusable
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 

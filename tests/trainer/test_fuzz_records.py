@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests import fuzzing
-from trainer import dataset, records
-from trainer.errors import TrainerError
+from trainer.common.data import dataset, records
+from trainer.common.files.errors import TrainerError
 from trainer.verify import image_problem
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]

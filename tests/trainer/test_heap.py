@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import Program, run_program
-from trainer import heap
+from trainer.common.ranks import gc_freeze
 
 TRAINING = (
     "import gc, json; usual = gc.get_threshold(); from trainer.{module}.__main__ import main; "
@@ -26,7 +26,7 @@ def searched() -> Iterator[None]:
     """Nothing is set aside before the test; once it is over Python searches as before it."""
     threshold = gc.get_threshold()
     gc.unfreeze()
-    gc.set_threshold(*heap.USUAL)
+    gc.set_threshold(*gc_freeze.USUAL)
     yield
     gc.freeze()
     gc.set_threshold(*threshold)
@@ -34,15 +34,15 @@ def searched() -> Iterator[None]:
 
 def test_what_a_start_has_made_is_not_looked_at_again(searched: None) -> None:
     """Objects that live on are set aside once, and never again; a cycle that a later step drops is found."""
-    heap.spare_start()
-    assert heap.STARTING == gc.get_threshold()[0]
+    gc_freeze.spare_start()
+    assert gc_freeze.STARTING == gc.get_threshold()[0]
     made = [[n] for n in range(1000)]
-    heap.settle()
+    gc_freeze.settle()
     aside = gc.get_freeze_count()
     later = [[n] for n in range(1000)]
-    heap.settle()
+    gc_freeze.settle()
 
-    assert heap.USUAL == gc.get_threshold()
+    assert gc_freeze.USUAL == gc.get_threshold()
     assert len(made) <= aside
     assert gc.get_freeze_count() < aside + len(later), "some of those set aside may have died, none came to them"
     a, b = SimpleNamespace(), SimpleNamespace()

@@ -19,12 +19,13 @@ from PIL import Image
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-from trainer import dataset, records, verify
-from trainer.errors import ConfigError
+from trainer import verify
+from trainer.common.data import dataset, records
+from trainer.common.data.jpeg import Unusable
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
 from trainer.imagenet.raw import Source, read_raw
 from trainer.imagenet.shards import make_example
-from trainer.jpeg import Unusable
 from trainer.verify import image_problem
 
 SHAPE = ("image/height", "image/width", "image/channels")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer import dataset, index_cache, records
-from trainer.records import Index
+from trainer.common.data import dataset, index_cache, records
+from trainer.common.data.records import Index
 
 SHARDS = 3
 

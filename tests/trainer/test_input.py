@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from trainer import dataset, records
-from trainer.errors import TrainerError
-from trainer.order import examples_at, positions
+from trainer.common.data import dataset, records
+from trainer.common.data.sampler import examples_at, positions
+from trainer.common.files.errors import TrainerError
 from trainer.resnet50 import cache, images
 from trainer.resnet50.reader import InputError, Reader
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import dataset
-from trainer.errors import ConfigError
+from trainer.common.data import dataset
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.raw import read_raw
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import look_up

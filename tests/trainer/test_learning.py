@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.conftest import Inv
 from tests.trainer.conftest import Program, Ranks
-from trainer import metrics
+from trainer.common.ranks import metrics
 
 # Measured on one machine, with other seeds: what one rank reaches with the 48 images of each step, what four reach with
 # 12 each, and what a rank reaches that learns from its own 12 alone, as without the exchange of gradients.

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from trainer import npz_writer, weight_files
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError, TrainerError
-from trainer.precision import first_scale, is_loss_scale
+from trainer.common.checkpoints import npz_writer, weight_files
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import ConfigError, TrainerError
+from trainer.common.ranks.precision import first_scale, is_loss_scale
 from trainer.resnet50 import export, network, onnx_graph, pretrained
 from trainer.resnet50.export import Trained
 from trainer.resnet50.network import BLOCKS, KERAS, OWN, TORCHVISION, VARIANTS, Init

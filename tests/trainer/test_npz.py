@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests import fuzzing
-from trainer import npz
-from trainer.errors import ConfigError
+from trainer.common.checkpoints import npz
+from trainer.common.files.errors import ConfigError
 
 ARRAYS: dict[str, Any] = {"conv0/W:0": np.arange(60, dtype=np.float32).reshape(3, 4, 5), "step": np.int64(7)}
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import gradients, precision
-from trainer.ranks import Ranks
+from trainer.common.ranks import gradients, precision
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50 import augment, horovod, optimizer
 from trainer.resnet50.config import Config
 from trainer.resnet50.model import BatchNorm

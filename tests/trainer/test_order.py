@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import order
-from trainer.order import epoch_order, examples_at, positions
+from trainer.common.data import sampler
+from trainer.common.data.sampler import epoch_order, examples_at, positions
 
 
 @given(examples=st.integers(1, 60), ranks=st.integers(1, 5), batch=st.integers(1, 7), seed=st.integers(0, 9))
@@ -55,10 +55,10 @@ def test_the_order_depends_on_the_seed() -> None:
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 9])
 def test_a_place_is_where_steps_one_by_one_lead(width: int) -> None:
     """Of seven groups an epoch: no step holds groups of two epochs, and steps to a place are as many as lead there."""
-    groups, at, seen = 7, order.BEGINNING, [order.BEGINNING]
+    groups, at, seen = 7, sampler.BEGINNING, [sampler.BEGINNING]
     for _ in range(12):
         ends = at.group + width >= groups
-        at = order.Place(at.epoch + ends, 0 if ends else at.group + width)
+        at = sampler.Place(at.epoch + ends, 0 if ends else at.group + width)
         seen.append(at)
 
     for begin, place in enumerate(seen):
@@ -72,13 +72,13 @@ def test_a_place_is_where_steps_one_by_one_lead(width: int) -> None:
 def test_an_epoch_of_groups_has_each_image_once() -> None:
     """Of one orientation but for what is left over; the last step is filled up; every epoch has another order."""
     is_wide = np.arange(23) % 3 > 0
-    found = order.epoch_order(is_wide, batch=4, ranks=4, seed=1, epoch=2)
+    found = sampler.epoch_order(is_wide, batch=4, ranks=4, seed=1, epoch=2)
 
     assert (2, 4, 4) == found.shape
-    assert [order.FILLER] * 9 + list(range(23)) == sorted(found.ravel())
+    assert [sampler.FILLER] * 9 + list(range(23)) == sorted(found.ravel())
     mixed = [len(set(is_wide[group[group >= 0]])) > 1 for group in found.reshape(-1, 4) if (group >= 0).any()]
     assert sum(mixed) <= 2
-    alone = order.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=2)
+    alone = sampler.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=2)
     assert (1, 23, 1) == alone.shape and list(range(23)) == sorted(alone.ravel())
-    assert list(alone.ravel()) != list(order.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=3).ravel())
-    assert [[1, 4], [0, 3], [2]] == [list(order.own_images(5, rank, 3)) for rank in (1, 0, 2)]
+    assert list(alone.ravel()) != list(sampler.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=3).ravel())
+    assert [[1, 4], [0, 3], [2]] == [list(sampler.own_images(5, rank, 3)) for rank in (1, 0, 2)]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import weight_files
-from trainer.errors import ConfigError
+from trainer.common.checkpoints import weight_files
+from trainer.common.files.errors import ConfigError
 
 ARRAYS = {
     "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainer import records
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.data import records
+from trainer.common.files.errors import ConfigError
 from trainer.resnet50 import start
 from trainer.resnet50.__main__ import main, parse
 from trainer.resnet50.config import Config

@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer import records, sample, verify
-from trainer.errors import ConfigError, TrainerError
+from trainer import sample, verify
+from trainer.common.data import records
+from trainer.common.data.jpeg import Unusable
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.imagenet import __main__ as program
 from trainer.imagenet.convert import Options, make_manifest
 from trainer.imagenet.image import make_jpeg
 from trainer.imagenet.matlab import read_structs, structs
 from trainer.imagenet.raw import Raw, Source, read_raw, read_synsets
 from trainer.imagenet.shards import ImageOptions, Shard, ShardTask, write_shard, written
-from trainer.jpeg import Unusable
 
 
 def saved(height: int, width: int, form: str = "JPEG", mode: str = "L") -> bytes:

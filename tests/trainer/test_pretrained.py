@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-from trainer import weight_files
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError
-from trainer.records import parse, read_all
+from trainer.common.checkpoints import weight_files
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.data.records import parse, read_all
+from trainer.common.files.errors import ConfigError
 from trainer.resnet50 import export, pretrained
 from trainer.resnet50.__main__ import check_weights
 from trainer.resnet50.augment import normalise

@@ -7,10 +7,10 @@ from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
 
 PROGRAM = """if True:
-    from trainer.ranks import start
+    from trainer.common.ranks.horovod_rank import start
     start(1)
     import tensorflow as tf
-    import trainer.maskrcnn.tower
+    import trainer.maskrcnn.tensorpack_trainer
     from tensorpack.utils import logger
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         session.run(tf.constant(1.0) + tf.constant(2.0))

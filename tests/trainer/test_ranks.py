@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import run_program
-from trainer import metrics
-from trainer.checkpoint import Folder
-from trainer.precision import FIRST_SCALE
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.ranks import metrics
+from trainer.common.ranks.precision import FIRST_SCALE
 
 INTERRUPTED = Path(__file__).parent / "interrupted.py"
 SMALL = (
@@ -312,7 +312,7 @@ def test_on_request_a_run_repeats_itself_bit_by_bit(ranks: Any, mini_shards: Any
 
 
 def test_a_rank_alone_gathers_its_own_bytes() -> None:
-    told = "from trainer.ranks import Gather, start; start(1); print(Gather(1)(b'own'))"
+    told = "from trainer.common.ranks.horovod_rank import Gather, start; start(1); print(Gather(1)(b'own'))"
     assert "[b'own']" == run_program(sys.executable, "-c", told).stdout.strip()
 
 

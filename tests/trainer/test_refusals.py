@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.resnet50.config import Config
 
 STEPS = {"lr_decay_mode": "steps"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError, TrainerError
-from trainer.order import examples_at, positions
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.data.sampler import examples_at, positions
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import Data, make_plan
 from trainer.resnet50.resume import Position, continued

@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import PATIENCE_S
-from trainer import errors, npz_writer
-from trainer.checkpoint import Folder
-from trainer.errors import CommonError, TrainerError, entry
-from trainer.lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced
-from trainer.pace import LEAST_S, Pace
-from trainer.saving import Saver
+from trainer.common.checkpoints import npz_writer
+from trainer.common.checkpoints.background_save import Saver
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint_interval import LEAST_S, Pace
+from trainer.common.checkpoints.write_lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced
+from trainer.common.files import errors
+from trainer.common.files.errors import CommonError, TrainerError, entry
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
 LIMIT_S = PATIENCE_S
@@ -238,8 +239,8 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from trainer.checkpoint import Folder
-from trainer.saving import Saver
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.background_save import Saver
 folder = Folder(Path(sys.argv[1]))
 found = folder.newest()
 step = found.step if found else 0

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from trainer.common.ranks.schedule import MODES, Schedule, Shape
 from trainer.resnet50.__main__ import parse
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import look_up, make_plan
-from trainer.schedule import MODES, Schedule, Shape
 
 SYNTHETIC = {0: "6.40000", 1: "6.38721", 100: "5.18400", 200: "4.09600", 300: "3.13600", 400: "2.30401"}
 GPUS_32 = {

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer import dataset, jpeg, records
-from trainer.errors import CommonError, ConfigError, TrainerError, mpi_rank, report
-from trainer.ranks import Ranks, check_together, owned_cores
+from trainer.common.data import dataset, jpeg, records
+from trainer.common.files.errors import CommonError, ConfigError, TrainerError, mpi_rank, report
+from trainer.common.ranks.horovod_rank import Ranks, check_together, owned_cores
 from trainer.resnet50 import cache
 from trainer.resnet50.plan import Data
 from trainer.resnet50.reader import InputError, Reader

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from trainer import scaling
 from trainer.benchmark import Config, Speed, overall, parse
-from trainer.clock import Times
-from trainer.errors import ConfigError, TrainerError
-from trainer.metrics import FILE
+from trainer.common.files.errors import ConfigError, TrainerError
+from trainer.common.ranks.clock import Times
+from trainer.common.ranks.metrics import FILE
+from trainer.common.ranks.stragglers import mean_values, slow_ranks, straggler_line
 from trainer.scaling import Point, point, report, text
-from trainer.stragglers import mean_values, slow_ranks, straggler_line
 
 SMALL = (
     "--image-size",

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import metrics
-from trainer.clock import Times
-from trainer.errors import CommonError
-from trainer.progress import Progress
-from trainer.ranks import Ranks, own_gpu, owned_cores
-from trainer.resnet50.attempt import Attempt
-from trainer.stopping import Stop, StopRequest, Terminated
+from trainer.common.files.errors import CommonError
+from trainer.common.ranks import metrics
+from trainer.common.ranks.clock import Times
+from trainer.common.ranks.horovod_rank import Ranks, own_gpu, owned_cores
+from trainer.common.ranks.progress import Progress
+from trainer.common.ranks.stopping import Stop, StopRequest, Terminated
+from trainer.resnet50.train_loop import Attempt
 
 FAST, SLOW = Times(0.01, 0.2, 0.3), Times(0.3, 0.2, 0.01)
 

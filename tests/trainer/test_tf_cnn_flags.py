@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainer.benchmark import parse
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.tf_cnn_flags import OTHERWISE, REFUSED, SAME, SWITCHES, translated
 
 

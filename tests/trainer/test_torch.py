@@ -13,21 +13,22 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlami.beat import Phase, beat_file
+from dlami.heartbeat import Phase, beat_file
 from tests.trainer.conftest import Ranks, run_program
 from tests.trainer.test_beat import told
-from trainer import metrics, order
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError
-from trainer.precision import FIRST_SCALE, LARGEST_SCALE
-from trainer.records import parse, read_all
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.data import sampler
+from trainer.common.data.records import parse, read_all
+from trainer.common.files.errors import ConfigError
+from trainer.common.ranks import metrics
+from trainer.common.ranks.precision import FIRST_SCALE, LARGEST_SCALE
 from trainer.resnet50 import augment
 from trainer.resnet50.config import Config
 from trainer.resnet50.engine import moving_average_decay
 from trainer.resnet50.images import CROPS
 from trainer.resnet50.step import Learner
-from trainer.resnet50_torch import draws
-from trainer.resnet50_torch.place import Place
+from trainer.resnet50_torch import rng
+from trainer.resnet50_torch.dist_env import Place
 
 HERE = Path(__file__).parent
 CLASSES, LR, STEPS = 5, 0.05, 2  # as torch_steps.py has them
@@ -145,7 +146,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(theirs: Any) -> None:
 
 
 def test_batches_do_not_depend_on_the_ranks_and_come_in_the_common_order(theirs: Any, mini_shards: Path) -> None:
-    """Two ranks' crops are one rank's, bit by bit; labels are those that `trainer.order` names; evaluation meets all.
+    """Two ranks' crops are one rank's, bit by bit; labels are those that `trainer.common.data.sampler` names; evaluation meets all.
 
     Its pixels are the other trainer's, but for rounding.
     """
@@ -153,7 +154,7 @@ def test_batches_do_not_depend_on_the_ranks_and_come_in_the_common_order(theirs:
     two = np.concatenate([theirs[f"train2.{rank}:images"] for rank in range(2)], axis=1)
     np.testing.assert_array_equal(one, two)
     train, validation = (labels_of(mini_shards, split) for split in ("train", "validation"))
-    wanted = train[order.examples_at(np.arange(40, 64), len(train), 3)].reshape(3, 8)
+    wanted = train[sampler.examples_at(np.arange(40, 64), len(train), 3)].reshape(3, 8)
     np.testing.assert_array_equal(wanted, theirs["train1.0:labels"])
     np.testing.assert_array_equal(validation[1::2], theirs["centre:labels"])
     assert (
@@ -178,14 +179,14 @@ def labels_of(shards: Path, split: str) -> Any:
 def test_random_numbers_of_an_image_are_the_other_trainers(seed: Any, first: Any, stream: Any) -> None:
     """Bit by bit."""
     seeds = np.stack([np.full(5, seed), first + np.arange(5)], 1)
-    np.testing.assert_array_equal(augment.uniform(tf.constant(seeds), stream), draws.uniform(seeds, stream))
+    np.testing.assert_array_equal(augment.uniform(tf.constant(seeds), stream), rng.uniform(seeds, stream))
 
 
 @given(height=st.integers(1, 900), width=st.integers(1, 900), seed=st.integers(0, 10**9), least=st.floats(0.02, 1.0))
 def test_a_crop_lies_inside_and_is_large_enough(height: Any, width: Any, seed: Any, least: Any) -> None:
     """Whatever the image; its aspect is one of those allowed, but for what whole pixels cost, unless it is all."""
-    numbers = draws.crop_numbers(np.array([[1, seed]]))[0]
-    crop = draws.random_crop(height, width, numbers, least)
+    numbers = rng.crop_numbers(np.array([[1, seed]]))[0]
+    crop = rng.random_crop(height, width, numbers, least)
 
     assert 0 <= crop.top <= height - crop.height and 0 <= crop.left <= width - crop.width
     assert crop.height > 0 and crop.width > 0

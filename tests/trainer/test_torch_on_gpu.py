@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.starting import PYTORCH
+from dlami.tasks.starting import PYTORCH
 from tests.trainer.conftest import Ranks, run_program
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import run_program
-from trainer.errors import CommonError
+from trainer.common.files.errors import CommonError
 from trainer.resnet50_torch import __main__ as program
-from trainer.resnet50_torch import draws
-from trainer.resnet50_torch.draws import Crop
+from trainer.resnet50_torch import rng
+from trainer.resnet50_torch.rng import Crop
 
 HERE = Path(__file__).parent
 
@@ -129,11 +129,11 @@ def test_numbers_are_shared_as_means_over_parts(pieces: Any) -> None:
 @pytest.mark.parametrize(
     ("view", "height", "width", "size", "box"),
     [
-        (draws.central_view, 100, 200, 224, (56.25, 6.25, 143.75, 93.75)),
-        (draws.central_view, 256, 256, 224, (16, 16, 240, 240)),
-        (draws.central_view, 76, 38, 33, (2, 22, 35, 55)),
-        (draws.stretched_view, 11, 21, 9, (1.5, 1, 19.5, 10)),
-        (draws.stretched_view, 101, 101, 11, (6.5, 6.5, 94.5, 94.5)),
+        (rng.central_view, 100, 200, 224, (56.25, 6.25, 143.75, 93.75)),
+        (rng.central_view, 256, 256, 224, (16, 16, 240, 240)),
+        (rng.central_view, 76, 38, 33, (2, 22, 35, 55)),
+        (rng.stretched_view, 11, 21, 9, (1.5, 1, 19.5, 10)),
+        (rng.stretched_view, 101, 101, 11, (6.5, 6.5, 94.5, 94.5)),
     ],
 )
 def test_views_are_where_their_sources_have_them(view: Any, height: int, width: int, size: int, box: Any) -> None:
@@ -153,7 +153,7 @@ def test_views_are_where_their_sources_have_them(view: Any, height: int, width: 
 )
 def test_a_crop_follows_its_numbers(height: int, width: int, numbers: Any, least: float, crop: Crop) -> None:
     """Aspect, height, top and left; the first try that fits counts, and all of the picture where none does."""
-    assert crop == draws.random_crop(height, width, np.array(numbers), least)
+    assert crop == rng.random_crop(height, width, np.array(numbers), least)
 
 
 def test_an_interpreter_without_pytorch_is_told_what_to_install(

@@ -4,7 +4,7 @@ import re
 
 from cluster.inventory import ROOT
 from dlami.collection import ns
-from trainer.commandline import typed_help
+from trainer.common.files.commandline import typed_help
 
 
 def test_a_hint_names_a_task() -> None:

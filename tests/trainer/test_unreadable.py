@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import npz_writer
-from trainer.checkpoint import Folder
-from trainer.copies import find_newest, local_folder, make_private
-from trainer.errors import CommonError, TrainerError
-from trainer.lease import ATTEMPT
-from trainer.maskrcnn.saved import newest_weights
+from trainer.common.checkpoints import npz_writer
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint_replica import find_newest, local_folder, make_private
+from trainer.common.checkpoints.unreadable import add_from_scratch_flags, may_begin_anew
+from trainer.common.checkpoints.write_lease import ATTEMPT
+from trainer.common.files.errors import CommonError, TrainerError
+from trainer.maskrcnn.checkpoint_loader import newest_weights
 from trainer.resnet50.export import of_job
-from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 ARRAYS = {"w": np.arange(4.0)}
 

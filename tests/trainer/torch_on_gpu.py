@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.ranks import Ranks
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.images import synthetic
-from trainer.resnet50_torch.ranks import World, leave_ranks, start_ranks
+from trainer.resnet50_torch.process_group import World, leave_ranks, start_ranks
 from trainer.resnet50_torch.step import Learner
 
 COMMON: dict[str, Any] = {"model": "resnet18", "synthetic": True, "image_size": 64, "batch_size": 16, "num_batches": 1}

@@ -11,19 +11,20 @@ import numpy as np
 import torch
 from PIL import Image
 
-from trainer import records
-from trainer.errors import TrainerError
-from trainer.precision import GROWS_AFTER, LARGEST_SCALE
-from trainer.ranks import Ranks
+from trainer.common.data import records
+from trainer.common.files.errors import TrainerError
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.common.ranks.precision import GROWS_AFTER, LARGEST_SCALE
 from trainer.resnet50.network import BLOCKS, Init
-from trainer.resnet50_torch import augment, decoding, draws, images
+from trainer.resnet50_torch import augment, decoding, images
+from trainer.resnet50_torch import rng as draws
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.metrics_allreduce import Shared
 from trainer.resnet50_torch.model import Block, ResNet
 from trainer.resnet50_torch.optimizer import LossScale
-from trainer.resnet50_torch.ranks import World, _no_meeting, lost_ranks_named, start_ranks
-from trainer.resnet50_torch.shared import Shared
+from trainer.resnet50_torch.process_group import World, _no_meeting, lost_ranks_named, start_ranks
 from trainer.resnet50_torch.step import Learner, _places
 
 few: Any = {"resnet18": (1, 2), "resnet50": (2, 1)}  # stages; two say as much as four, and cost a fortieth

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.dist_env import Place
 from trainer.resnet50_torch.images import synthetic
-from trainer.resnet50_torch.place import Place
-from trainer.resnet50_torch.ranks import common_backend, start_ranks
+from trainer.resnet50_torch.process_group import common_backend, start_ranks
 from trainer.resnet50_torch.step import Learner
 
 STEPS = 2

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer import dataset
-from trainer.precision import GROWS_AFTER
-from trainer.ranks import Ranks
+from trainer.common.data import dataset
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.common.ranks.precision import GROWS_AFTER
 from trainer.resnet50.reader import InputError, Reader
 from trainer.resnet50_torch import augment, images
 from trainer.resnet50_torch.config import Config
@@ -21,7 +21,7 @@ from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.decoding import CROPS
 from trainer.resnet50_torch.images import Batch
 from trainer.resnet50_torch.optimizer import LossScale
-from trainer.resnet50_torch.ranks import World, card_towards
+from trainer.resnet50_torch.process_group import World, card_towards
 from trainer.resnet50_torch.step import Learner
 
 ALONE = World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))

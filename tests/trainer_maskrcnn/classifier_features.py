@@ -9,7 +9,7 @@ import numpy as np
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import tensorflow as tf
 
-from trainer.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import Folder
 from trainer.resnet50.augment import normalise
 from trainer.resnet50.config import Config
 from trainer.resnet50.step import Learner

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, fixed_weights
-from trainer.ranks import Gather, start
+from trainer.common.ranks.horovod_rank import Gather, start
 
 IMAGES = 2
 
@@ -23,7 +23,7 @@ def gradient(data: Path, out: Path, parts: int = 1) -> None:
     from trainer.maskrcnn.config import Config
     from trainer.maskrcnn.examples import collate, training_example
     from trainer.maskrcnn.keys import apply_settings
-    from trainer.maskrcnn.tower import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
+    from trainer.maskrcnn.tensorpack_trainer import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
 
     batch = IMAGES // ranks.size // parts
     config = apply_settings(
@@ -51,7 +51,7 @@ def gradient(data: Path, out: Path, parts: int = 1) -> None:
             trainer, fed = self.trainer, [dict(zip(self.trainer.fed, feed, strict=True)) for feed in feeds]
             for part in range(parts - 1):
                 trainer.sess.run(trainer.keep_more if part else trainer.keep_first, fed[part])
-            found = trainer.sess.run(trainer.gradients, fed[-1])
+            found = trainer.sess.run(trainer.common.ranks.gradients, fed[-1])
             if ranks.is_first:
                 np.savez(out, **found)
 

@@ -22,7 +22,7 @@ import pytest
 
 from trainer.coco import archives, bundle, masks, sample, verify
 from trainer.coco.annotations import parse, read_annotations, read_set
-from trainer.errors import ConfigError, TrainerError
+from trainer.common.files.errors import ConfigError, TrainerError
 
 
 def test_run_length_codes_of_all_three_kinds_decode_alike() -> None:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE_S
-from trainer.checkpoint import Folder
-from trainer.errors import ConfigError, TrainerError
-from trainer.facts import Facts
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.facts import Facts
+from trainer.common.data.sampler import Place
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, text
 from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
-from trainer.order import Place
 
 DOCUMENT = Path(__file__).parents[2] / "docs/maskrcnn.md"
 STARTED_FROM_NOTHING = ("BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0")

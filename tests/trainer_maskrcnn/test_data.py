@@ -16,7 +16,8 @@ from pycocotools.coco import COCO
 from tests.fuzzing import at_least
 from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.coco.annotations import Instance, Picture, read_set
-from trainer.errors import TrainerError
+from trainer.common.data.sampler import BEGINNING, FILLER, Place, epoch_order, own_images
+from trainer.common.files.errors import TrainerError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import paste
 from trainer.maskrcnn.examples import (
@@ -30,7 +31,6 @@ from trainer.maskrcnn.examples import (
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.loader import batches, training_pictures
 from trainer.maskrcnn.shapes import candidates, padded, resized
-from trainer.order import BEGINNING, FILLER, Place, epoch_order, own_images
 
 
 @settings(max_examples=at_least(150))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks import detectron2_numbers as numbers
 from benchmarks.tensorpack_scene import told
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import detectron2, model, onnx_graph, weights
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detector import assign, session_config

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, NORMED, Scene
 from tests.trainer_maskrcnn.helpers import evaluate
-from trainer import onnx_file
+from trainer.common.checkpoints import onnx_file
 from trainer.maskrcnn import export, onnx_graph, onnx_layers, roi
 from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.config import Config

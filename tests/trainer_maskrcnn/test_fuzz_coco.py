@@ -13,7 +13,7 @@ from tests import fuzzing
 from trainer.coco import masks, verify
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
-from trainer.errors import TrainerError
+from trainer.common.files.errors import TrainerError
 from trainer.maskrcnn.examples import object_masks
 from trainer.maskrcnn.scoring import ground_truth
 

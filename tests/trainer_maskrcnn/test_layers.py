@@ -151,7 +151,7 @@ import os
 import numpy as np
 import tensorflow as tf
 from trainer.maskrcnn.detector import session_config
-from trainer.quiet import aside as config_aside
+from trainer.common.ranks.tf_notices import aside as config_aside
 
 def ticks():
     return {t: int(open(f"/proc/self/task/{t}/stat").read().rpartition(")")[2].split()[11]) for t in os.listdir("/proc/self/task")}

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED
-from trainer import heap
-from trainer.checkpoint import Folder
-from trainer.errors import TrainerError
-from trainer.maskrcnn import attempt as attempts
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import TrainerError
+from trainer.common.ranks import gc_freeze
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.common.ranks.stopping import Stop, Terminated
 from trainer.maskrcnn import keys
-from trainer.maskrcnn.attempt import Attempt
+from trainer.maskrcnn import train_loop as attempts
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import make_plan
 from trainer.maskrcnn.resume import CONFIG_FILE
-from trainer.maskrcnn.tower import Report
-from trainer.ranks import Ranks
-from trainer.stopping import Stop, Terminated
+from trainer.maskrcnn.tensorpack_trainer import Report
+from trainer.maskrcnn.train_loop import Attempt
 
 WORDS = [
     *REDUCED,
@@ -45,13 +45,13 @@ def after_a_step(shapes: Path, job: Path, scores: dict[str, float], **asked: flo
     report = Report(["loss", *requests], np.array([1.0, *requests.values()]))
     steps: Any = SimpleNamespace(report=report, values=lambda: {"conv/W": np.ones(3, np.float32)})
     attempt.steps, attempt.scores = steps, scores
-    heap.spare_start()
+    gc_freeze.spare_start()
     try:
         attempt._trigger_step()
     except StopTraining:
         return True
     finally:
-        assert heap.USUAL == gc.get_threshold(), "the start is over"
+        assert gc_freeze.USUAL == gc.get_threshold(), "the start is over"
         gc.unfreeze()
     return False
 

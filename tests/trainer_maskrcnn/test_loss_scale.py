@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from trainer.common.ranks.precision import FIRST_SCALE, GROWS_AFTER
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.loss_scale import LossScale
-from trainer.precision import FIRST_SCALE, GROWS_AFTER
 
 
 def test_an_overflow_changes_nothing_but_the_loss_scale() -> None:

@@ -12,7 +12,7 @@ import pytest
 from trainer.coco import verify
 from trainer.coco.annotations import read_set
 from trainer.coco.losses import fits, losses
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.scoring import ground_truth
 

@@ -16,10 +16,10 @@ from tests.trainer_maskrcnn.helpers import (
     fixed_weights,
     plain,
 )
-from trainer import npz
-from trainer.checkpoint import Folder
 from trainer.coco.annotations import read_set
-from trainer.errors import ConfigError
+from trainer.common.checkpoints import npz
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import boxes, weights
 from trainer.maskrcnn.backbone import resnet
 from trainer.maskrcnn.batch import Batch

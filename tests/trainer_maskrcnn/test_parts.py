@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import REDUCED, evaluate
-from trainer.maskrcnn import boxes, regions
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.maskrcnn import boxes, roi_heads
 from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
@@ -18,8 +19,7 @@ from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, group_norm, tf1
 from trainer.maskrcnn.model import losses, make_layers
 from trainer.maskrcnn.rpn import proposals, rpn_head, rpn_head_at
-from trainer.maskrcnn.tower import Callback, FedInput, HorovodSteps, MaskRcnn, Report
-from trainer.ranks import Ranks
+from trainer.maskrcnn.tensorpack_trainer import Callback, FedInput, HorovodSteps, MaskRcnn, Report
 
 LAYERS = Layers(training=True)
 SMALL = BackboneConfig(channels=8, norm="None", resnet_num_blocks=(1, 2, 1, 1), freeze_at=0)
@@ -213,8 +213,8 @@ def test_each_region_has_a_chance_and_a_box_for_each_class(
     def seen(rois: tf.Tensor, *features: tf.Tensor) -> list[tf.Tensor]:
         known = [tf.ensure_shape(f, [1, None, None, 8 if config.mode_fpn else 128]) for f in features]
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
-            chances, found = regions.scored_boxes(known, rois, tf.constant([50.0, 40.0]), config, LAYERS)
-            masks = regions.mask_logits_of(known, rois, tf.constant([1, 2, 1]), config, LAYERS)
+            chances, found = roi_heads.scored_boxes(known, rois, tf.constant([50.0, 40.0]), config, LAYERS)
+            masks = roi_heads.mask_logits_of(known, rois, tf.constant([1, 2, 1]), config, LAYERS)
         if config.fpn.cascade:
             assert [[8, 4]] * 3 == [weight(f"cascade_rcnn_stage{n}/outputs/box/W").shape.as_list() for n in (1, 2, 3)]
         return [chances, found, masks]
@@ -236,17 +236,17 @@ def test_each_stage_of_a_cascade_teaches_a_third_of_what_it_would_alone() -> Non
     def both(*features: tf.Tensor) -> Any:
         levels = [tf.ensure_shape(f, [1, None, None, 8]) for f in features]
         batch = Batch(**{name: tf.constant(array) for name, array in (nothing | given).items()})
-        first = regions.Regions(
+        first = roi_heads.Regions(
             tf.constant(ROIS[None]),
             tf.constant([[1, 0, 2]]),
             tf.constant([[0, 0, 1]]),
             tf.constant([[True, True, False]]),
         )
         found: dict[str, tf.Tensor] = {}
-        regions.cascade_losses(found, levels, first, batch, config, LAYERS)
+        roi_heads.cascade_losses(found, levels, first, batch, config, LAYERS)
         with tf1.variable_scope("cascade_rcnn_stage1", reuse=True):
             with tf1.variable_scope("head"):
-                hidden = box_head(regions._pooled(levels, ROIS, first.image(), config, 7), config.fpn, LAYERS)
+                hidden = box_head(roi_heads._pooled(levels, ROIS, first.image(), config, 7), config.fpn, LAYERS)
             logits, offsets = box_outputs(hidden, 3, True, LAYERS)
         wanted = boxes.encode(tf.constant(objects[0][[0, 0, 1]]), ROIS, config.cascade.bbox_reg_weights[0])
         plain = box_losses(logits, offsets, wanted, tf.constant([1, 0, 2]), tf.constant([0.5, 0.5, 0]), "huber")

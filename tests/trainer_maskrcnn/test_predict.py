@@ -10,8 +10,8 @@ import pytest
 
 from trainer.coco import masks
 from trainer.coco.annotations import read_set
-from trainer.errors import ConfigError
-from trainer.maskrcnn import gallery, predict
+from trainer.common.files.errors import ConfigError
+from trainer.maskrcnn import predict, visualize
 
 
 def test_predict_refuses_a_damaged_image_before_anything_is_written(shapes: Path, tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_a_few_small_pictures_of_an_evaluation_are_kept_for_the_job_s_page(
     mask = np.zeros((first.height, first.width), np.uint8)
     mask[5:20, 5:20] = 1
     sure["segmentation"] = masks.encode(mask)
-    gallery.write_gallery(tmp_path, data, [{**sure, "score": 0.1}], 0.5)
-    plain = {p.name: p.read_bytes() for p in (tmp_path / gallery.FOLDER).iterdir()}
+    visualize.write_gallery(tmp_path, data, [{**sure, "score": 0.1}], 0.5)
+    plain = {p.name: p.read_bytes() for p in (tmp_path / visualize.FOLDER).iterdir()}
     lost = dataclasses.replace(
         data, pictures=(first, dataclasses.replace(data.pictures[1], path=tmp_path / "gone.jpg"))
     )
-    gallery.write_gallery(tmp_path, lost, [sure], 0.5)
-    drawn = (tmp_path / gallery.FOLDER / f"{first.path.stem}.jpg").read_bytes()
+    visualize.write_gallery(tmp_path, lost, [sure], 0.5)
+    drawn = (tmp_path / visualize.FOLDER / f"{first.path.stem}.jpg").read_bytes()
 
-    assert min(gallery.COUNT, len(data.pictures)) == len(plain)
+    assert min(visualize.COUNT, len(data.pictures)) == len(plain)
     assert all(len(content) < 60_000 for content in plain.values())
     assert drawn != plain[f"{first.path.stem}.jpg"]
-    assert max(cv2.imdecode(np.frombuffer(drawn, np.uint8), 1).shape) <= gallery.SIDE
+    assert max(cv2.imdecode(np.frombuffer(drawn, np.uint8), 1).shape) <= visualize.SIDE
     assert "gone.jpg is not drawn" in capsys.readouterr().err

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlami.beat import RECORD, Phase
+from dlami.heartbeat import RECORD, Phase
 from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, assert_same_gradient, mpirun
-from trainer import metrics
-from trainer.checkpoint import Folder
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.ranks import metrics
 
 
 def taken(folder: Path, pattern: str) -> list[bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, environment, plain
-from trainer import metrics
+from trainer.common.ranks import metrics
 from trainer.maskrcnn.__main__ import main
 
 STEPS = 14

@@ -13,7 +13,7 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import RpnConfig
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, tf1
-from trainer.maskrcnn.regions import Regions, mask_loss_of
+from trainer.maskrcnn.roi_heads import Regions, mask_loss_of
 from trainer.maskrcnn.rpn import HUBER_DELTA, draw_anchors, rpn_losses
 from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
 

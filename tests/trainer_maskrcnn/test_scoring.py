@@ -11,7 +11,7 @@ from pycocotools.cocoeval import COCOeval
 
 from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, read_set
-from trainer.errors import TrainerError
+from trainer.common.files.errors import TrainerError
 from trainer.maskrcnn.detections import Detections
 from trainer.maskrcnn.evaluation import merged
 from trainer.maskrcnn.scoring import NUMBERS, ground_truth, results, score

@@ -13,20 +13,20 @@ import cv2
 import numpy as np
 import pytest
 
-import trainer.ranks
+import trainer.common.ranks.horovod_rank
 from tests.conftest import wait_for
-from trainer.checkpoint import Folder
 from trainer.coco.annotations import CocoSet, Instance, Picture, parse, read_set
-from trainer.errors import ConfigError, TrainerError
-from trainer.maskrcnn import evaluate, export, keys, predict, saved
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import ConfigError, TrainerError
+from trainer.common.ranks.horovod_rank import Ranks
+from trainer.maskrcnn import checkpoint_loader, evaluate, export, keys, predict
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.draw import BLEND, color_of, draw_detections, draw_truth
 from trainer.maskrcnn.evaluation import Evaluation
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.picture import BLEND, color_of, draw_detections, draw_truth
 from trainer.maskrcnn.resume import CONFIG_FILE
 from trainer.maskrcnn.scoring import results
-from trainer.ranks import Ranks
 
 GRAY = np.full((120, 160, 3), 100, np.uint8)
 
@@ -134,19 +134,19 @@ def test_a_job_s_settings_and_weights_are_found(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"maskrcnn.json is missing: .* is not the --job-dir of a Mask R-CNN training"
     ):
-        saved.find_config(tmp_path, [])
+        checkpoint_loader.find_config(tmp_path, [])
     config = apply_settings(Config(), ["TRAIN.SEED=5", "DATA.NUM_CATEGORY=3"])
     (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(config)))
-    assert apply_settings(config, ["TRAIN.SEED=6"]) == saved.find_config(tmp_path, ["TRAIN.SEED=6"])
+    assert apply_settings(config, ["TRAIN.SEED=6"]) == checkpoint_loader.find_config(tmp_path, ["TRAIN.SEED=6"])
     with pytest.raises(ConfigError, match="checkpoints holds no valid checkpoint: train first"):
-        saved.newest_weights(tmp_path)
+        checkpoint_loader.newest_weights(tmp_path)
     for step in (2, 10):
         Folder(tmp_path / "checkpoints").save(step, {"w": np.full(1, step, "f")})
     for wanted, step in ((None, 10), (2, 2)):
-        at, arrays = saved.newest_weights(tmp_path, wanted)
+        at, arrays = checkpoint_loader.newest_weights(tmp_path, wanted)
         assert (step, [step]) == (at, arrays["w"].tolist())
     with pytest.raises(ConfigError, match=r"has no checkpoint of step 3; there are \[2, 10\]"):
-        saved.newest_weights(tmp_path, 3)
+        checkpoint_loader.newest_weights(tmp_path, 3)
 
 
 def scored_set(folder: Path) -> CocoSet:
@@ -172,9 +172,11 @@ def evaluation_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, 
         "DATA.VAL=x",
         *more.get("settings", "").split(),
     ]
-    monkeypatch.setattr(trainer.ranks, "start", lambda: ranks)
+    monkeypatch.setattr(trainer.common.ranks.horovod_rank, "start", lambda: ranks)
     everything = zlib.compress(json.dumps({"images": [0], "entries": []}).encode())
-    monkeypatch.setattr(trainer.ranks, "Gather", lambda threads: lambda part: [everything, part][1 - rank :])
+    monkeypatch.setattr(
+        trainer.common.ranks.horovod_rank, "Gather", lambda threads: lambda part: [everything, part][1 - rank :]
+    )
     monkeypatch.setattr(evaluate, "make_detector", lambda a, threads: detector_of(data, [], *settings))
     return evaluate.main(["--job-dir", "none", *words])
 

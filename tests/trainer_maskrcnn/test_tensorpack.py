@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, SCENES, Scene, told
 from trainer.coco.annotations import Instance, Picture
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import keys, model, weights
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
@@ -25,7 +25,7 @@ from trainer.maskrcnn.reference import TENSORPACK, implied
 from trainer.maskrcnn.rpn import anchors_of, rpn_head
 from trainer.maskrcnn.sampling import label_anchors
 from trainer.maskrcnn.shapes import resized
-from trainer.maskrcnn.tower import decay
+from trainer.maskrcnn.tensorpack_trainer import decay
 
 NUMBERS = Path(__file__).parent / "from_tensorpack"
 Arrays = dict[str, np.ndarray]

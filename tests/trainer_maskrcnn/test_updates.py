@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.maskrcnn.config_training import TrainConfig
 from trainer.maskrcnn.layers import tf1
-from trainer.maskrcnn.tower import HorovodSteps, for_update
-from trainer.ranks import Ranks
+from trainer.maskrcnn.tensorpack_trainer import HorovodSteps, for_update
 
 KERNEL, BIAS = np.array([3.0, 4.0], np.float32), np.array([0.5, 2.0], np.float32)
 GRADIENTS = np.array([[6.0, 8.0], [0.0, 24.0]], np.float32)

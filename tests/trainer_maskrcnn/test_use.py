@@ -10,13 +10,14 @@ import cv2
 import numpy as np
 import pytest
 
-from cluster.lab.record import Lab
+from lab.record import Lab
 from tests.conftest import Inv
 from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, environment, mpirun
-from trainer import checkpoint, metrics
 from trainer.coco import masks
 from trainer.coco.annotations import read_set
-from trainer.maskrcnn import evaluate, predict, saved
+from trainer.common.checkpoints import checkpoint
+from trainer.common.ranks import metrics
+from trainer.maskrcnn import checkpoint_loader, evaluate, predict
 from trainer.maskrcnn.export import export
 
 TARGET = 0.5
@@ -176,7 +177,7 @@ def test_predict_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_export_sees_the_same(job: Path, data: Path, tmp_path: Path) -> None:
     """A server that knows TensorFlow only gets the detections of our detector, on pictures of several shapes."""
-    _, detector = saved.detector_of_job(job, ["TEST.RESULT_SCORE_THRESH=0.2"])
+    _, detector = checkpoint_loader.detector_of_job(job, ["TEST.RESULT_SCORE_THRESH=0.2"])
     export(detector.config, detector.weights(), tmp_path / "served")
     pictures = [replace(p) for p in read_set(data, "train2017").pictures if p.objects][:6]
     images = {str(p.id): cv2.imread(str(p.path)) for p in pictures}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import npz
-from trainer.errors import ConfigError, TrainerError
+from trainer.common.checkpoints import npz
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.maskrcnn import classifier, detectron2, weights
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings

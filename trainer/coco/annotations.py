@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.coco import checks
 from trainer.coco.checks import Damaged
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 
 MASK, AREA, POLYGON_LOST = "object without a mask", "box without area", "object that loses some of its polygons"
 IMAGE, CATEGORY = "annotation of an unknown image", "annotation of an unknown category"

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer import npz
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.partial import written_whole
-from trainer.words import counted
+from trainer.common.checkpoints import npz
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
 
 SITE = "http://images.cocodataset.org"
 BLOCK = 1 << 20

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.coco.checks import file_name
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.partial import written_whole
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 
 MANIFEST = "manifest.json"
 PARTS = ("annotations", "pretrained-models", "train2017", "val2017")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trainer.coco.annotations import CocoSet
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 
 
 def check_categories(sets: Sequence[CocoSet]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import jpeg
+from trainer.common.data import jpeg
 
 LONGEST_OUTLINE_PX = 2_000_000
 """pycocotools allocates memory for five points per pixel of an outline, before clipping."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trainer.coco.annotations import Picture
-from trainer.errors import ConfigError
-from trainer.words import counted
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
 
 
 def check_files(pictures: Iterable[Picture], file: Path) -> None:

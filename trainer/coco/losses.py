@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.coco.annotations import AREA, CATEGORY, IMAGE, MASK, POLYGON_LOST, CocoSet, Instance
-from trainer.errors import ConfigError
-from trainer.words import counted
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
 
 MOST_LEFT_OUT = 0.01
 """Share of a set's objects that may be left out, unless the operator gives another."""

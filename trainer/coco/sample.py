@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 
 CROWD_EVERY, EMPTY_EVERY = 8, 10
 """Every 8th picture has a crowd region, every 10th has no object."""

@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import pictures
 from trainer.coco import masks
 from trainer.coco.annotations import CATEGORY, IMAGE, CocoSet, Instance, Picture, read_annotations
 from trainer.coco.categories import check_categories
 from trainer.coco.losses import add_share_flag, check_share, losses
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.jpeg import Unusable
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
+from trainer.common.data import pictures
+from trainer.common.data.jpeg import Unusable
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 
 SHOWN = 20
 """Problems printed one by one; the rest is counted."""

@@ -10,16 +10,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.commandline import Parser
-from trainer.dataset import MANIFEST
-from trainer.errors import ConfigError, entry, mpi_rank
+from trainer.common.data.dataset import MANIFEST
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, entry, mpi_rank
+from trainer.common.files.plural import counted
+from trainer.common.files.progress_lines import ProgressLines
 from trainer.imagenet import archives
 from trainer.imagenet.convert import Options, convert
 from trainer.imagenet.image import CHECKS
 from trainer.imagenet.raw import Raw, read_raw
 from trainer.imagenet.shards import ImageOptions, Shard
-from trainer.progress_lines import ProgressLines
-from trainer.words import counted
 
 
 def part_of(text: str) -> tuple[int, int]:

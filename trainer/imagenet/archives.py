@@ -10,7 +10,7 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.devkit import TRUTH, Kit, read_kit
 from trainer.imagenet.label_sources import other_sources
 from trainer.imagenet.labels import LabelSource, agreed

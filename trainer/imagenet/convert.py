@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.checkpoint import write_atomically
-from trainer.dataset import MANIFEST
-from trainer.errors import ConfigError, TrainerError
+from trainer.common.checkpoints.checkpoint import write_atomically
+from trainer.common.data.dataset import MANIFEST
+from trainer.common.data.process_pool import process_pool
+from trainer.common.files.errors import ConfigError, TrainerError
+from trainer.common.files.plural import counted
 from trainer.imagenet.raw import Raw, Source
 from trainer.imagenet.shards import FACTS_FOLDER, ImageOptions, Shard, ShardTask, write_shard, written
-from trainer.pool import process_pool
-from trainer.words import counted
 
 DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
 IMAGES_PER_SHARD = 128  # minimum; smaller sets get fewer shards

@@ -5,7 +5,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.matlab import structs
 
 DEVKITS = ("ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12.tar", "ILSVRC2012_devkit_t12")

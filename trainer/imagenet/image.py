@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from trainer import jpeg, other_formats
-from trainer.jpeg import Unusable
-from trainer.pictures import check_length
+from trainer.common.data import jpeg, other_formats
+from trainer.common.data.jpeg import Unusable
+from trainer.common.data.pictures import check_length
 
 CHECKS = ("decode", "header")
 

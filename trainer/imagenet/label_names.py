@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from pathlib import PurePath
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 
 WORDNET_ID = re.compile(r"n[0-9]{8}")
 _NUMBERED = re.compile(r"ILSVRC[0-9]{4}_val_([0-9]{8})(?![0-9])")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.imagenet.label_names import WORDNET_ID, file_number, folder_synsets, name_synset
 from trainer.imagenet.labels import LabelSource
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
 from trainer.imagenet.label_names import file_number
-from trainer.words import counted
 
 SHOWN = 3  # contradicting files that an error names
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import ConfigError
-from trainer.words import counted
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
 
 HEADER_BYTES = 128
 MATRIX, COMPRESSED = 14, 15

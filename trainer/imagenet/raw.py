@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
 from trainer.imagenet.devkit import has_kit, read_kit
 from trainer.imagenet.label_sources import by_number, named_list, other_sources, read_lines
 from trainer.imagenet.labels import LabelSource, agreed, listed
-from trainer.words import counted
 
 VALIDATION_FOLDERS = ("val", "validation")
 

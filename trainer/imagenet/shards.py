@@ -8,13 +8,13 @@ from pathlib import Path
 
 import google_crc32c
 
-from trainer import records
-from trainer.checkpoint import write_atomically
-from trainer.errors import TrainerError
+from trainer.common.checkpoints.checkpoint import write_atomically
+from trainer.common.data import records
+from trainer.common.data.jpeg import Unusable
+from trainer.common.data.pictures import LARGEST_FILE
+from trainer.common.files.errors import TrainerError
 from trainer.imagenet.image import Jpeg, make_jpeg
 from trainer.imagenet.raw import Source
-from trainer.jpeg import Unusable
-from trainer.pictures import LARGEST_FILE
 
 FACTS_FOLDER = ".shards"  # beside the shards, until the manifest is written
 

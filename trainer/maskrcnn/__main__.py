@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dlami.beat import Phase, beat, beat_file
+from dlami.heartbeat import Phase, beat, beat_file
 from trainer.coco.losses import add_share_flag
-from trainer.commandline import Parser, add_check_flags
-from trainer.errors import ConfigError, entry
+from trainer.common.checkpoints.unreadable import add_from_scratch_flags, may_begin_anew
+from trainer.common.files.commandline import Parser, add_check_flags
+from trainer.common.files.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import Plan, make_plan, summary, text
-from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,13 +72,13 @@ def main(argv: Sequence[str]) -> None:
 
 def train(plan: Plan, threads: int | None = None) -> None:
     """Start Horovod and execute the plan."""
-    from trainer.ranks import lost_ranks_named, start
+    from trainer.common.ranks.horovod_rank import lost_ranks_named, start
 
     ranks = start(threads)
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    from trainer.maskrcnn.attempt import Attempt
+    from trainer.maskrcnn.train_loop import Attempt
 
     with lost_ranks_named():
         Attempt(plan, ranks).go()

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from trainer.common.ranks.precision import DYNAMIC, is_loss_scale
 from trainer.maskrcnn.config_network import GROWTH
 from trainer.maskrcnn.rules import choice, fraction, need, positive
-from trainer.precision import DYNAMIC, is_loss_scale
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 

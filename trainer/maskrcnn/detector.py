@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from trainer.coco.annotations import Picture
+from trainer.common.ranks.tf_notices import quiet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
 from trainer.maskrcnn.examples import Image, pad_to_shape, read_image, resize
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.model import detections, make_layers
-from trainer.quiet import quiet
 
 READ_AHEAD = 2
 

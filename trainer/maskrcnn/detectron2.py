@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.classifier import Arrays
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.rules import need

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.checkpoint import write_atomically
 from trainer.coco.annotations import CocoSet, read_set
 from trainer.coco.categories import check_order
 from trainer.coco.listing import check_files
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, entry
+from trainer.common.checkpoints.checkpoint import write_atomically
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, entry
+from trainer.common.files.plural import counted
 from trainer.maskrcnn.predict import make_detector, source_options
-from trainer.words import counted
 
 
 def table(scores: dict[str, float]) -> str:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     p.add_argument("--per-category", action="store_true", help="AP of every category, too")
     p.add_argument("--json", action="store_true", help="print the scores as JSON")
     a = p.parse_args(argv)
-    from trainer.ranks import Gather, start
+    from trainer.common.ranks.horovod_rank import Gather, start
 
     ranks = start()
     detector = make_detector(a, ranks.threads)

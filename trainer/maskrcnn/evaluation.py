@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlami.beat import beat
+from dlami.heartbeat import beat
 from trainer.coco.annotations import CocoSet
-from trainer.errors import TrainerError
+from trainer.common.data.sampler import own_images
+from trainer.common.files.errors import TrainerError
+from trainer.common.files.plural import counted
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.scoring import results, score
-from trainer.order import own_images
-from trainer.ranks import Ranks
-from trainer.words import counted
 
 Entries = list[dict[str, Any]]
 

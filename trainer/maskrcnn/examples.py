@@ -7,11 +7,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer import pictures
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import Instance, Picture
-from trainer.errors import TrainerError
-from trainer.jpeg import Unusable
+from trainer.common.data import pictures
+from trainer.common.data.jpeg import Unusable
+from trainer.common.files.errors import TrainerError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.shapes import Shape, padded, resized
 

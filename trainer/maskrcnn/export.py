@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.predict import make_detector, source_options
 from trainer.maskrcnn.shapes import MULTIPLE, Shape, candidates
-from trainer.partial import written_whole
 
 
 def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.overlays import laid_over
 from trainer.maskrcnn.reference import implied

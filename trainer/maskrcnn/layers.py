@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.common.ranks.horovod_rank import mean_over_ranks
 from trainer.maskrcnn.config_network import NORM_EPSILON as EPSILON
-from trainer.ranks import mean_over_ranks
 
 tf1 = tf.compat.v1
 MOVING_AVERAGE = 0.9

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.coco.annotations import CocoSet, Picture
-from trainer.errors import ConfigError
+from trainer.common.data.sampler import BEGINNING, FILLER, Place, epoch_order
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.examples import Example, collate, training_example
-from trainer.order import BEGINNING, FILLER, Place, epoch_order
 
 AHEAD = 4
 """Batches that are prepared ahead of the training."""

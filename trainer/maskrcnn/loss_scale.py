@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainer.gradients import are_finite, next_scale
+from trainer.common.ranks.gradients import are_finite, next_scale
+from trainer.common.ranks.precision import DYNAMIC, first_scale
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.layers import tf1
-from trainer.precision import DYNAMIC, first_scale
 
 
 class LossScale:

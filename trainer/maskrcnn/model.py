@@ -7,7 +7,14 @@ from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.layers import Layers
-from trainer.maskrcnn.regions import Regions, box_losses_of, cascade_losses, mask_logits_of, mask_loss_of, scored_boxes
+from trainer.maskrcnn.roi_heads import (
+    Regions,
+    box_losses_of,
+    cascade_losses,
+    mask_logits_of,
+    mask_loss_of,
+    scored_boxes,
+)
 from trainer.maskrcnn.rpn import Drawn, anchors_of, draw_anchors, proposals, rpn_head, rpn_head_at, rpn_losses
 from trainer.maskrcnn.sampling import sample_proposals
 

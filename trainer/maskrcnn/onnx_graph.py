@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from trainer import onnx_file
-from trainer.errors import ConfigError
+from trainer.common.checkpoints import onnx_file
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import onnx_layers
 from trainer.maskrcnn.boxes import anchor_shapes
 from trainer.maskrcnn.config import Config

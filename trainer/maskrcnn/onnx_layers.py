@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from trainer.common.checkpoints.onnx_file import Graph
 from trainer.maskrcnn import resizing
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import NORM_EPSILON
 from trainer.maskrcnn.shapes import Shape
 from trainer.maskrcnn.weights import BOX_CELLS, to_nchw
-from trainer.onnx_file import Graph
 
 GROUPS = 32
 MASK_CELLS = 14

@@ -6,7 +6,7 @@ Source: aws-samples/mask-rcnn-tensorflow, infra/eks/maskrcnn/overlays and values
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.rules import need
 
 STARTED_FROM: Mapping[str, Any] = {

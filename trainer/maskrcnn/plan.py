@@ -6,22 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import Folder
 from trainer.coco.annotations import CocoSet, Picture, read_set
 from trainer.coco.categories import check_categories, check_order
 from trainer.coco.listing import check_files
 from trainer.coco.losses import MOST_LEFT_OUT, check_share, losses
-from trainer.errors import ConfigError, mpi_rank
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.data.sampler import BEGINNING, Place
+from trainer.common.files.errors import ConfigError, mpi_rank
+from trainer.common.files.plural import counted
+from trainer.common.ranks.batch_split import Origin, change_text, share
+from trainer.common.ranks.schedule import Schedule, Shape
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_training import TrainConfig
 from trainer.maskrcnn.loader import training_pictures
 from trainer.maskrcnn.overlays import check_ranks
 from trainer.maskrcnn.resume import Position, check_job_dir, read_settings
-from trainer.order import BEGINNING, Place
-from trainer.schedule import Schedule, Shape
-from trainer.sharing import Origin, change_text, share
-from trainer.words import counted
 
 REFERENCE_BATCH = 8
 """Images per step to which BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE refer."""

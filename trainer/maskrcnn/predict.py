@@ -10,17 +10,17 @@ from typing import Any
 import cv2
 import numpy as np
 
-from trainer import pictures
-from trainer.checkpoint import write_atomically
 from trainer.coco import masks
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.jpeg import Unusable
+from trainer.common.checkpoints.checkpoint import write_atomically
+from trainer.common.data import pictures
+from trainer.common.data.jpeg import Unusable
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
+from trainer.common.files.plural import counted
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.draw import Image, draw_detections
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.picture import Image, draw_detections
-from trainer.words import counted
 
 
 def source_options(p: argparse.ArgumentParser) -> None:
@@ -37,13 +37,13 @@ def make_detector(a: argparse.Namespace, threads: int = 0) -> Any:
     Raises:
         ConfigError: not exactly one of --job-dir and --load.
     """
-    from trainer.maskrcnn import saved
+    from trainer.maskrcnn import checkpoint_loader
 
     if (a.job_dir is None) == (a.load is None):
         raise ConfigError("give either --job-dir (a training) or --load (an npz)")
     if a.job_dir:
-        return saved.detector_of_job(a.job_dir, a.config, step=a.step, threads=threads)[1]
-    return saved.detector_of_npz(a.load, apply_settings(Config(), a.config), threads=threads)
+        return checkpoint_loader.detector_of_job(a.job_dir, a.config, step=a.step, threads=threads)[1]
+    return checkpoint_loader.detector_of_npz(a.load, apply_settings(Config(), a.config), threads=threads)
 
 
 def predict(detector: Any, files: Sequence[Path], out: Path) -> int:

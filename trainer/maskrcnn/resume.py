@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError, TrainerError
-from trainer.facts import Facts, whole_number
+from trainer.common.checkpoints.facts import Facts, whole_number
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
 

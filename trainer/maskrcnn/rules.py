@@ -1,6 +1,6 @@
 """Rules for the settings' values. Each is a function that raises `ConfigError` with the setting's name."""
 
-from trainer.errors import ConfigError
+from trainer.common.files.errors import ConfigError
 
 
 def need(condition: bool, message: str) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer import npz, npz_writer, weight_files
-from trainer.errors import ConfigError, TrainerError
+from trainer.common.checkpoints import npz, npz_writer, weight_files
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.maskrcnn import detectron2
 from trainer.maskrcnn.classifier import Arrays, as_backbone, check_settings, is_classifier
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import STRIDES
-from trainer.partial import written_whole
 
 BACKBONE = ("conv0/", "group0/", "group1/", "group2/", "group3/")
 RPN_BIAS = "rpn/box/b"

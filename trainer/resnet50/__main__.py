@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlami.beat import Phase, beat
-from trainer.checkpoint import Folder
-from trainer.errors import entry
+from dlami.heartbeat import Phase, beat
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.errors import entry
 from trainer.resnet50 import start
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import Plan
@@ -40,12 +40,12 @@ def check_weights(config: Config) -> None:
 
 def train(plan: Plan) -> None:
     """Start Horovod and execute the plan."""
-    from trainer.ranks import lost_ranks_named
-    from trainer.ranks import start as start_horovod
+    from trainer.common.ranks.horovod_rank import lost_ranks_named
+    from trainer.common.ranks.horovod_rank import start as start_horovod
 
     ranks = start_horovod(plan.config.threads, deterministic=plan.config.deterministic)
-    from trainer.resnet50.attempt import Attempt
     from trainer.resnet50.horovod import engine
+    from trainer.resnet50.train_loop import Attempt
 
     with lost_ranks_named():
         Attempt(plan, engine(ranks)).go()

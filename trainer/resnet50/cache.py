@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dlami.beat import beat
-from trainer.errors import TrainerError
-from trainer.partial import written_whole
+from dlami.heartbeat import beat
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.errors import TrainerError
 
 MEMORY = "memory"
 MEMORY_FOLDER = Path("/dev/shm")

@@ -4,10 +4,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import schedule
-from trainer.commandline import check_fields, flag, numbers
-from trainer.errors import ConfigError
-from trainer.precision import DYNAMIC, is_loss_scale
+from trainer.common.files.commandline import check_fields, flag, numbers
+from trainer.common.files.errors import ConfigError
+from trainer.common.ranks import schedule
+from trainer.common.ranks.precision import DYNAMIC, is_loss_scale
 from trainer.resnet50.network import OWN, VARIANTS
 
 MODELS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.ranks import GatherBytes, Ranks
+from trainer.common.ranks.horovod_rank import GatherBytes, Ranks
 from trainer.resnet50.plan import Plan
 from trainer.resnet50.reader import Reader
 from trainer.resnet50.shards import Shards

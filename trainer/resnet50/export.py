@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import Folder
-from trainer.commandline import Parser
-from trainer.errors import ConfigError, TrainerError, entry
-from trainer.partial import written_whole
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.files.atomic_write import written_whole
+from trainer.common.files.commandline import Parser
+from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.resnet50 import pretrained
 from trainer.resnet50.config import MODELS
 from trainer.resnet50.network import OWN, VARIANTS
@@ -86,7 +86,7 @@ def write(trained: Trained, out: Path) -> None:
 
 
 def _write_weights(trained: Trained, out: Path) -> None:
-    from trainer import npz_writer, weight_files
+    from trainer.common.checkpoints import npz_writer, weight_files
 
     arrays = pretrained.as_theirs(trained.arrays, trained.model, trained.variant)
     if out.suffix == ".safetensors":

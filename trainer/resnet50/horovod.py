@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from trainer.errors import ConfigError
-from trainer.ranks import Gather, Ranks
+from trainer.common.files.errors import ConfigError
+from trainer.common.ranks.horovod_rank import Gather, Ranks
 from trainer.resnet50 import pretrained
 from trainer.resnet50.config import Config
 from trainer.resnet50.engine import Engine

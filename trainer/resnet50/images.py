@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import order
+from trainer.common.data import sampler
 from trainer.resnet50.reader import InputError, Reader
 
 EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
@@ -64,7 +64,7 @@ class Share:
 def training(
     reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int, classes: int
 ) -> tf.data.Dataset:
-    """Return batches of random crops for these steps, in the order of `trainer.order`.
+    """Return batches of random crops for these steps, in the order of `trainer.common.data.sampler`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
 
@@ -73,9 +73,9 @@ def training(
     """
 
     def fetch(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        where = first_image + order.positions(int(step) - steps.start, share.rank, share.batch, share.ranks)
+        where = first_image + sampler.positions(int(step) - steps.start, share.rank, share.batch, share.ranks)
         seeds = np.stack([np.full(share.batch, seed, np.int64), where], axis=1)
-        return reader(order.examples_at(where, len(reader), seed), replace=True), seeds
+        return reader(sampler.examples_at(where, len(reader), seed), replace=True), seeds
 
     @as_written
     def fetch_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -100,7 +100,7 @@ def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.d
     Args:
         crop: one of `CROPS`.
     """
-    numbers = np.asarray(order.own_images(len(reader), share.rank, share.ranks))
+    numbers = np.asarray(sampler.own_images(len(reader), share.rank, share.ranks))
 
     @as_written
     def fetch(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

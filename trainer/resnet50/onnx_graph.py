@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from trainer import onnx_file
-from trainer.onnx_file import Graph
+from trainer.common.checkpoints import onnx_file
+from trainer.common.checkpoints.onnx_file import Graph
 from trainer.resnet50.network import STEM, Convolution, Variant, blocks
 
 Padding = dict[str, Any]

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from trainer.gradients import next_scale
-from trainer.precision import FIRST_SCALE
+from trainer.common.ranks.gradients import next_scale
+from trainer.common.ranks.precision import FIRST_SCALE
 
 
 def apply_momentum(

@@ -3,12 +3,12 @@
 import dataclasses
 from dataclasses import dataclass
 
-from trainer import dataset, records
-from trainer.errors import ConfigError
+from trainer.common.data import dataset, records
+from trainer.common.files.errors import ConfigError
+from trainer.common.files.plural import counted
+from trainer.common.ranks.batch_split import Origin
+from trainer.common.ranks.schedule import Schedule, Shape, scaled_rate
 from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, Run
-from trainer.schedule import Schedule, Shape, scaled_rate
-from trainer.sharing import Origin
-from trainer.words import counted
 
 PARAMETERS_1000 = {
     "resnet18": 11_689_512,

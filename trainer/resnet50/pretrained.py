@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer import weight_files
-from trainer.errors import ConfigError
+from trainer.common.checkpoints import weight_files
+from trainer.common.files.errors import ConfigError
 from trainer.resnet50.network import KERAS, OWN, STEM, TORCHVISION, VARIANTS, Convolution, blocks, prefix
 
 Arrays = dict[str, NDArray[Any]]

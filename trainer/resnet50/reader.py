@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
-from trainer import jpeg, records
-from trainer.errors import TrainerError
-from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
+from trainer.common.data import jpeg, records
+from trainer.common.data.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
+from trainer.common.files.errors import TrainerError
 
 
 class InputError(TrainerError):

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
-from trainer.errors import ConfigError, TrainerError
-from trainer.facts import Facts, whole_number
+from trainer.common.checkpoints.facts import Facts, whole_number
+from trainer.common.files.errors import ConfigError, TrainerError
+from trainer.common.files.plural import counted
+from trainer.common.ranks.batch_split import Origin, change_text, share
 from trainer.resnet50.plan import Plan, make_plan
-from trainer.sharing import Origin, change_text, share
-from trainer.words import counted
 
 
 @dataclass(frozen=True)

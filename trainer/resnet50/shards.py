@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from dlami.beat import Phase, beat
-from trainer.ranks import GatherBytes, Ranks
-from trainer.records import Index
+from dlami.heartbeat import Phase, beat
+from trainer.common.data.records import Index
+from trainer.common.ranks.horovod_rank import GatherBytes, Ranks
 from trainer.resnet50 import cache
 from trainer.resnet50.config import Run
 from trainer.resnet50.plan import Data

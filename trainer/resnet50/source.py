@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
-from trainer.ranks import Ranks
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50 import images
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import Plan

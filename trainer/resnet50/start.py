@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from dlami.beat import beat, beat_file
-from trainer.checkpoint import Folder
-from trainer.commandline import Parser, add_check_flags, add_flags
-from trainer.errors import mpi_rank
+from dlami.heartbeat import beat, beat_file
+from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.unreadable import add_from_scratch_flags, may_begin_anew
+from trainer.common.files.commandline import Parser, add_check_flags, add_flags
+from trainer.common.files.errors import mpi_rank
 from trainer.resnet50.config import Run
 from trainer.resnet50.plan import Plan, look_up, make_plan, summary, text
 from trainer.resnet50.recipes import RECIPES
 from trainer.resnet50.resume import Position, continued
-from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 

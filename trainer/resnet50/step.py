@@ -7,10 +7,10 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from dlami.beat import beat
-from trainer.gradients import are_finite, larc_factor
-from trainer.precision import DYNAMIC
-from trainer.ranks import mean_over_ranks
+from dlami.heartbeat import beat
+from trainer.common.ranks.gradients import are_finite, larc_factor
+from trainer.common.ranks.horovod_rank import mean_over_ranks
+from trainer.common.ranks.precision import DYNAMIC
 from trainer.resnet50 import augment
 from trainer.resnet50.config import Config
 from trainer.resnet50.engine import Requests, StepResult, moving_average_decay

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from trainer.errors import CommonError, entry
+from trainer.common.files.errors import CommonError, entry
 
 LEAST_PYTHON = (3, 11)
 NEEDED = {  # modules, and what pip calls them
@@ -39,10 +39,10 @@ def main(argv: Sequence[str]) -> None:
     """Check the run with `--check`, or execute its plan."""
     if not {"--help", "-h"} & set(argv):
         check_interpreter()
-    from trainer.heap import spare_start
+    from trainer.common.ranks.gc_freeze import spare_start
     from trainer.resnet50 import start
     from trainer.resnet50_torch.config import Config
-    from trainer.resnet50_torch.place import Place
+    from trainer.resnet50_torch.dist_env import Place
 
     config, arguments = start.parse(
         argv, Config, "python -m trainer.resnet50_torch", "Trains a ResNet over PyTorch's ranks."
@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> None:
     if plan is None:
         return
     spare_start()
-    from dlami.beat import Phase, beat
-    from trainer.resnet50.attempt import Attempt
+    from dlami.heartbeat import Phase, beat
+    from trainer.resnet50.train_loop import Attempt
     from trainer.resnet50_torch.decoders import Decoders
     from trainer.resnet50_torch.engine import engine
-    from trainer.resnet50_torch.ranks import leave_ranks, lost_ranks_named, start_ranks
+    from trainer.resnet50_torch.process_group import leave_ranks, lost_ranks_named, start_ranks
 
     with lost_ranks_named():
         world = start_ranks(config)

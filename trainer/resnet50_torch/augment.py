@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from trainer.resnet50.config import Run
 from trainer.resnet50.network import DEVIATION, MEAN, TO_YIQ
-from trainer.resnet50_torch import draws
+from trainer.resnet50_torch import rng
 
 
 def normalised(images: Tensor, dtype: torch.dtype) -> Tensor:
@@ -33,14 +33,14 @@ def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tenso
     """
 
     def drawn(stream: int, middle: float, reach: float) -> Tensor:
-        numbers = middle + reach * (2 * draws.uniform(seeds, stream) - 1)
+        numbers = middle + reach * (2 * rng.uniform(seeds, stream) - 1)
         return torch.from_numpy(numbers.astype(np.float32)).to(images.device)
 
-    x = images.float() + 255 * drawn(draws.BRIGHTNESS, 0, config.brightness)[:, None, None, None]
-    turn = _colour_matrix(drawn(draws.HUE, 0, config.hue * math.pi), drawn(draws.SATURATION, 1, config.saturation))
+    x = images.float() + 255 * drawn(rng.BRIGHTNESS, 0, config.brightness)[:, None, None, None]
+    turn = _colour_matrix(drawn(rng.HUE, 0, config.hue * math.pi), drawn(rng.SATURATION, 1, config.saturation))
     x = torch.einsum("nhwc,ndc->nhwd", x, turn)
     mean = x.mean((1, 2), keepdim=True)
-    x = mean + (x - mean) * drawn(draws.CONTRAST, 1, config.contrast)[:, None, None, None]
+    x = mean + (x - mean) * drawn(rng.CONTRAST, 1, config.contrast)[:, None, None, None]
     return x.clamp(0, 255)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainer.commandline import flag
+from trainer.common.files.commandline import flag
 from trainer.resnet50.config import Run
 
 

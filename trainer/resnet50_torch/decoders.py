@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import TrainerError
+from trainer.common.files.errors import TrainerError
 from trainer.resnet50_torch import decoding
 from trainer.resnet50_torch.decoding import Memory, Pixels, Task
 

@@ -17,9 +17,9 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer import records
+from trainer.common.data import records
 from trainer.resnet50.reader import InputError
-from trainer.resnet50_torch import draws
+from trainer.resnet50_torch import rng
 
 Pixels = Callable[[bytes, int], NDArray[np.uint8]]  # of a JPEG, [S, S, 3] of this size
 _KEPT = 8  # mapped batches per process: training and evaluation use four each
@@ -112,7 +112,7 @@ def random_crop(encoded: bytes, size: int, numbers: NDArray[np.float32], least_a
     """Return a random crop as TensorFlow computes it: no antialiasing, and no pixels from outside the crop."""
     image = _decoded(encoded)
     height, width = image.shape[:2]
-    crop = draws.random_crop(height, width, numbers, least_area)
+    crop = rng.random_crop(height, width, numbers, least_area)
     window = image[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
     return _interpolated(np.ascontiguousarray(window), (0, 0, crop.width, crop.height), size)
 
@@ -121,7 +121,7 @@ def central_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
     """Return the crop of `draws.central_view`, from a JPEG decoded as exactly as possible."""
     image = _decoded(encoded, is_fast=False)
     height, width = image.shape[:2]
-    box = draws.central_view(height, width, size)
+    box = rng.central_view(height, width, size)
     return _colours(_picture(image).resize((size, size), Image.Resampling.BILINEAR, box))
 
 
@@ -129,7 +129,7 @@ def stretched_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
     """Return the crop of `draws.stretched_view`."""
     image = _decoded(encoded)
     height, width = image.shape[:2]
-    return _interpolated(image, draws.stretched_view(height, width, size), size)
+    return _interpolated(image, rng.stretched_view(height, width, size), size)
 
 
 CROPS: dict[str, Pixels] = {"centre": central_crop, "reference": stretched_crop}
@@ -153,7 +153,7 @@ def _picture(image: NDArray[np.uint8]) -> Image.Image:
     return Image.frombuffer("RGBX", (width, height), image, "raw", "RGBX", 0, 1)
 
 
-def _interpolated(image: NDArray[np.uint8], box: draws.Box, size: int) -> NDArray[np.uint8]:
+def _interpolated(image: NDArray[np.uint8], box: rng.Box, size: int) -> NDArray[np.uint8]:
     extent, bilinear = Image.Transform.EXTENT, Image.Resampling.BILINEAR
     return _colours(_picture(image).transform((size, size), extent, box, bilinear))
 

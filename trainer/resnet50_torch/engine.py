@@ -4,7 +4,7 @@ import torch
 
 from trainer.resnet50.engine import Engine
 from trainer.resnet50_torch.decoders import Decoders
-from trainer.resnet50_torch.ranks import World
+from trainer.resnet50_torch.process_group import World
 from trainer.resnet50_torch.source import Source
 from trainer.resnet50_torch.step import Learner
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer import order
+from trainer.common.data import sampler
 from trainer.resnet50.reader import Reader
-from trainer.resnet50_torch import draws
+from trainer.resnet50_torch import rng
 from trainer.resnet50_torch.decoders import Arena, Decoders, lost_ones_told
 from trainer.resnet50_torch.decoding import CROPS, Pixels, random_crop
 
@@ -44,7 +44,7 @@ class Share:
 def training(
     reader: Reader, share: Share, decoders: Decoders, *, steps: range, first_image: int, crop_area: float, seed: int
 ) -> Iterator[Batch]:
-    """Yield batches of random crops for these steps, in the order of `trainer.order`.
+    """Yield batches of random crops for these steps, in the order of `trainer.common.data.sampler`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
 
@@ -53,12 +53,12 @@ def training(
     """
 
     def read(step: int) -> "Loading":
-        where = first_image + order.positions(step - steps.start, share.rank, share.batch, share.ranks)
+        where = first_image + sampler.positions(step - steps.start, share.rank, share.batch, share.ranks)
         seeds = np.stack([np.full(share.batch, seed, np.int64), where], axis=1)
-        numbers = draws.crop_numbers(seeds)
+        numbers = rng.crop_numbers(seeds)
         pixels = [partial(random_crop, numbers=own, least_area=crop_area) for own in numbers]
-        found = reader(order.examples_at(where, len(reader), seed), replace=True)
-        return Loading(found, pixels, draws.uniform(seeds, draws.FLIP) < 0.5, seeds)
+        found = reader(sampler.examples_at(where, len(reader), seed), replace=True)
+        return Loading(found, pixels, rng.uniform(seeds, rng.FLIP) < 0.5, seeds)
 
     return _loaded(steps, read, share, decoders)
 
@@ -69,7 +69,7 @@ def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -
     Args:
         crop: one of `CROPS`.
     """
-    own = np.asarray(order.own_images(len(reader), share.rank, share.ranks))
+    own = np.asarray(sampler.own_images(len(reader), share.rank, share.ranks))
 
     def read(begin: int) -> "Loading":
         found = reader(own[begin : begin + share.batch])

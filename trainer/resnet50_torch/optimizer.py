@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from trainer.precision import FIRST_SCALE, GROWS_AFTER, LARGEST_SCALE
+from trainer.common.ranks.precision import FIRST_SCALE, GROWS_AFTER, LARGEST_SCALE
 from trainer.resnet50_torch.config import Config
 
 

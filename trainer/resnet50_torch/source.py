@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainer.ranks import Ranks
+from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50.plan import Plan
 from trainer.resnet50.reader import Reader
 from trainer.resnet50.shards import Shards

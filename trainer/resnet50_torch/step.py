@@ -12,19 +12,19 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from dlami.beat import beat
-from trainer.precision import DYNAMIC
+from dlami.heartbeat import beat
+from trainer.common.ranks.precision import DYNAMIC
 from trainer.resnet50.engine import Requests, StepResult, moving_average_decay
 from trainer.resnet50.network import Init
 from trainer.resnet50_torch import augment
+from trainer.resnet50_torch.batch_norm import Statistics
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.metrics_allreduce import Shared
 from trainer.resnet50_torch.model import ResNet
-from trainer.resnet50_torch.moments import Moments
 from trainer.resnet50_torch.optimizer import LossScale, hold_back, make_optimizer
-from trainer.resnet50_torch.ranks import World
-from trainer.resnet50_torch.shared import Shared
-from trainer.resnet50_torch.statistics import Statistics
+from trainer.resnet50_torch.process_group import World
+from trainer.resnet50_torch.step_timer import Moments
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

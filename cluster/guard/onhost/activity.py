@@ -41,7 +41,7 @@ _BUSY_CORES, _BUSY_GPU = 0.25, 10  # cores; percent
 _MOVED_BYTES = 1 << 20
 _INIT = "1"  # init reaps orphans, and their whole CPU time is added to its own at once
 _TICKS = os.sysconf("SC_CLK_TCK")
-_BEAT = struct.Struct("<Q4s")  # first fields of a record of dlami/beat.py: count, mark
+_BEAT = struct.Struct("<Q4s")  # first fields of a record of dlami/heartbeat.py: count, mark
 # System services do not count as work, except those that run users' programs.
 _SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[^/]*\.service")
 
@@ -63,7 +63,9 @@ def processes() -> dict[tuple[str, str], Process]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
             fields, name = tail.split(), head.partition(b"(")[2]
-            serves_jobs = name.startswith(b"ssh") or b"cluster.jobs.supervise" in _read(f"/proc/{pid}/cmdline")
+            serves_jobs = name.startswith(b"ssh") or b"cluster.jobs.supervisor.supervise" in _read(
+                f"/proc/{pid}/cmdline"
+            )
             in_a_unit = bool(_SERVICE.search(_read(f"/proc/{pid}/cgroup").decode(errors="replace")))
             variables = _read(f"/proc/{pid}/environ").split(b"\0")
             moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: monitors such as `inv top` only read

@@ -22,7 +22,7 @@ from cluster.ssh.onhost.trusted_files import read_file, trusted_users
 
 _CODE = (
     "tasks.py",
-    *(f"{package}/{depth}*.py" for package in ("cluster", "trainer") for depth in ("", "*/", "*/*/")),
+    *(f"{package}/{depth}*.py" for package in ("cluster", "eks", "trainer") for depth in ("", "*/", "*/*/", "*/*/*/")),
     "scripts/*.sh",
 )
 _PACKAGES = (

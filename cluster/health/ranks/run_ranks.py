@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.healing.ending import Ending
 from cluster.hosts import Host, hostfile
 from cluster.inventory import Cluster
-from cluster.jobs.cause import Cause, read_cause
 from cluster.jobs.record import JOB_TAG
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, ranks_on
-from cluster.ssh import tagged
+from cluster.recovery.cause import Cause, read_cause
+from cluster.recovery.failure_kinds import Ending
+from cluster.ssh import tagged_processes
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
@@ -53,7 +53,11 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
     )[cluster.master]
     cause = None
     if not result.ok:
-        reach.run(hosts, tagged.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}", limits=Limits(connect_s=5, total_s=15))
+        reach.run(
+            hosts,
+            tagged_processes.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}",
+            limits=Limits(connect_s=5, total_s=15),
+        )
         rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
         cause = (
             Cause(kind=Ending.HANG, text=f"mpirun {result.error}")

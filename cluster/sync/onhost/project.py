@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Sequence
 
 from cluster.ssh.onhost.frame import say
-from cluster.ssh.onhost.part import part_of
+from cluster.ssh.onhost.partial_file import part_of
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
 from cluster.sync.onhost.store import archive_path, store_folder

@@ -13,12 +13,12 @@ import sys
 import time
 from typing import Any
 
+from cluster.hang_detection.onhost.ranks import all_beats
 from cluster.ssh.onhost.frame import say
 from cluster.top.onhost.counters import counters
 from cluster.top.onhost.gpus import Gpus
 from cluster.top.onhost.jobs import Jobs
 from cluster.top.onhost.ping import Ping
-from cluster.watching.onhost.ranks import all_beats
 
 _LONELY_S = 60  # without a query; then the client is gone, even if the connection does not show it
 

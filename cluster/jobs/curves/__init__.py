@@ -1,0 +1,1 @@
+"""Curves of a job: its metrics file, in buckets, and the map of its ranks."""

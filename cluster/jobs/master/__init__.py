@@ -1,0 +1,1 @@
+"""Jobs on the master: one process for each request."""

@@ -1,0 +1,335 @@
+"""Lookup of a cluster's jobs in their folder. A job whose record is damaged does not hide the others."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import ConfigError
+from cluster.jobs.occupancy import places_of
+from cluster.jobs.process import boot_id
+from cluster.jobs.record import (
+    DamagedRecord,
+    Job,
+    JobPaths,
+    JobView,
+    Progress,
+    Records,
+    Status,
+    is_id,
+    load,
+    owner_id,
+    read_job,
+    user_name,
+)
+from cluster.jobs.results import read_results
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, supervisor_trouble
+from cluster.recovery.goodput import account
+from cluster.recovery.history import AttemptRecord, History
+from cluster.ssh.onhost import trusted_files
+from cluster.sync.job_code import read_code
+
+_METRICS_TAIL = 64 << 10
+_SHOWN = 10  # ids listed in the error for an ambiguous id
+_LAST = 10  # lines from which speed and time left are computed
+_SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
+
+
+def read_all(folder: Path) -> Records:
+    """Return the records of all jobs in this folder."""
+    return _read(folder, over=True)
+
+
+def read_going(folder: Path) -> Records:
+    """Return the records of the jobs that have not ended. This takes a fraction of the time."""
+    return _read(folder, over=False)
+
+
+def _read(folder: Path, *, over: bool) -> Records:
+    jobs, damaged, others = [], [], set()
+    for paths in _folders(folder):
+        try:
+            if owner_id(paths) != os.getuid():
+                others.add(paths.folder.name)
+            status = read_status(paths)
+            if over or not status.state.is_over:
+                jobs.append((read_job(paths), status))
+        except DamagedRecord as e:
+            if os.path.lexists(paths.folder):  # unless it was removed just now
+                damaged.append(e)
+        except FileNotFoundError:
+            continue
+    return Records(jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged), others=frozenset(others))
+
+
+def find(folder: Path, which: str) -> JobPaths:
+    """Return the job with this id or an unambiguous part of it. `last` is this user's job that was submitted last.
+
+    This user's own jobs come first, so another user's job of a similar name is not taken for one of them. Raises
+    ConfigError if no job or several jobs match.
+    """
+    if which == "last":
+        found = [job.id for job, _ in read_all(folder).jobs if _is_own(folder / job.id)][-1:]
+    else:
+        ids = [p.folder.name for p in _folders(folder)]
+        alike = [i for i in ids if which in i]
+        own = [i for i in alike if _is_own(folder / i)]
+        found = [i for i in own if i == which] or own or [i for i in alike if i == which] or alike
+    if len(found) != 1:
+        lost = "" if folder.exists() else ", which is not there: is the shared folder mounted on the master?"
+        raise ConfigError(
+            f"no job {which!r} in {folder}{lost}"
+            if not found
+            else f"{which!r} could be any of {_some(found)}: give more of it"
+        )
+    return JobPaths(folder / found[0])
+
+
+def _some(ids: Sequence[str]) -> str:
+    """Return the first ten of these ids, and how many more there are."""
+    more = len(ids) - _SHOWN
+    return ", ".join(ids[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def view(paths: JobPaths) -> JobView:
+    """Return all data of a job. Raises DamagedRecord."""
+    job, status = read_job(paths), read_status(paths)
+    history = read_history(paths)
+    progress = _with_silence(read_progress(paths, job), history)
+    history = dataclasses.replace(history, attempts=_with_progress(history.attempts, status, progress))
+    attempts = history.attempts
+    told = account(attempts, _last_sight(status, history)) if attempts else None
+    is_queued = status.state is JobState.QUEUED
+    place = places_of(read_going(paths.folder.parent), of=job.id).get(job.id) if is_queued else None
+    found = _view(paths, job, status, progress, history)
+    own_code = read_code(paths.folder) if job.program else None
+    return dataclasses.replace(found, attempts=attempts, account=told, queue=place, own_code=own_code)
+
+
+def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:
+    """Return the records of the job's attempts; () if the file is missing or damaged."""
+    return read_history(paths).attempts
+
+
+def read_history(paths: JobPaths) -> History:
+    """Return the attempts with the clock that dates the last one, or an empty history if they cannot be read."""
+    try:
+        return load(paths.attempts, History)
+    except DamagedRecord:
+        return History()
+
+
+def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
+    """Return the views of all jobs on record, without their attempts, and every damaged record.
+
+    A record with absurd values is listed as damaged, so it cannot prevent the others' views.
+    """
+    views, damaged, places = [], list(records.damaged), places_of(records)
+    for job, status in records.jobs:
+        paths = JobPaths(folder / job.id)
+        try:
+            history = read_history(paths)
+            one = _view(paths, job, status, _with_silence(read_progress(paths, job), history), history)
+            views.append(dataclasses.replace(one, queue=places.get(job.id)))
+        except DamagedRecord as e:
+            damaged.append(e)
+        except FileNotFoundError:  # removed just now
+            continue
+        except (ArithmeticError, ValueError, TypeError, OSError) as e:
+            damaged.append(DamagedRecord(paths.status, f"{type(e).__name__}: {e}"[:120]))
+    return tuple(views), tuple(damaged)
+
+
+def next_sequence(records: Records) -> int:
+    """Return the number for the cluster's next job. The caller must hold the folder's lock."""
+    return 1 + max((job.sequence for job, _ in records.jobs), default=0)
+
+
+def next_ticket(records: Records) -> int:
+    """Return the number for the next job in the queue. The caller must hold the folder's lock."""
+    return 1 + max((job.ticket for job, _ in records.jobs), default=0)
+
+
+def read_progress(paths: JobPaths, job: Job) -> Progress | None:
+    """Return the training's progress by the last lines of its metrics, or None if there are none.
+
+    For a program without metrics, returns the step that its ranks' heartbeats report.
+    """
+    lines = _metrics_lines(paths)
+    rows = [r for r in _records(lines[-_LAST:]) if r.get("kind") == "train"]
+    if not rows and job.program:
+        return _progress_of_beats(read_attempts(paths))
+    try:
+        first, last = rows[0], rows[-1]
+        step, at = int(last["step"]), float(last["time"])
+        steps, seconds = step - int(first["step"]), at - float(first["time"])
+        if not math.isfinite(at + seconds):
+            return None
+        left = (job.steps - 1 - step) * seconds / steps if job.steps and steps > 0 and seconds >= 0 else None
+        speed, epoch = last.get("images_per_s"), last.get("epoch")
+        score_name, score = _last_score(lines)
+        return Progress(
+            step=step,
+            time=at,
+            images_per_s=float(speed) if speed is not None else None,
+            left_s=max(0.0, left) if left is not None and math.isfinite(left) else None,
+            epoch=float(epoch) if epoch is not None else None,
+            score=score,
+            score_name=score_name,
+        )
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> Progress | None:
+    """Return the progress of a program that reports it by heartbeats only."""
+    known = [a for a in attempts if a.step is not None and a.step_at is not None]
+    return Progress(step=known[-1].step or 0, time=known[-1].step_at or 0.0) if known else None
+
+
+def _with_progress(
+    attempts: tuple[AttemptRecord, ...], status: Status, progress: Progress | None
+) -> tuple[AttemptRecord, ...]:
+    """Return the attempts, with the current progress in the running one. Its supervisor records that only at times."""
+    if not (attempts and progress and status.state.is_going) or attempts[-1].is_over:
+        return attempts
+    last = attempts[-1]
+    if last.first_step is None or progress.step < last.first_step:
+        return attempts
+    return (*attempts[:-1], dataclasses.replace(last, step=progress.step, step_at=progress.time))
+
+
+def _with_silence(progress: Progress | None, history: History) -> Progress | None:
+    """Return the progress with the time since the last step.
+
+    That step has two dates: the supervisor's, by its steady clock, and the rank's own. The newer one counts.
+    """
+    if progress is None:
+        return None
+    last = history.attempts[-1] if history.attempts else None
+    seen = [time.time() - progress.time, *([_now(history) - last.step_at] if last and last.step_at else [])]
+    return dataclasses.replace(progress, quiet_s=round(max(0.0, min(seen)), 1))
+
+
+def _now(history: History) -> float:
+    """Return the current time on the clock that dates the job's last attempt. Call it on the job's master."""
+    return history.now(boot_id(), time.monotonic(), time.time())
+
+
+def _last_sight(status: Status, history: History) -> float:
+    """Return the time until which the job is accounted for: now, or the last known time of a job that has ended."""
+    last = history.attempts[-1]
+    if status.state.is_going:
+        return _now(history)
+    return max(t or 0.0 for t in (last.began, last.started, last.first_step_at, last.step_at, last.ended, last.cleared))
+
+
+def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None, history: History) -> JobView:
+    began = history.attempts[0].began if history.attempts else None
+    trouble = supervisor_trouble(paths, status, time.time())
+    return JobView(
+        job=job,
+        status=dataclasses.replace(status, warnings=(*status.warnings, *filter(None, [trouble]))),
+        folder=str(paths.folder),
+        owner=user_name(owner_id(paths)),
+        is_own=owner_id(paths) == os.getuid(),
+        age_s=_age_s(status, history),
+        began=began,
+        results=read_results(paths.folder),
+        progress=progress,
+    )
+
+
+def last_metrics(paths: JobPaths) -> list[dict[str, Any]]:
+    """Return up to ten of the last metrics records. Truncated or damaged lines are skipped."""
+    return _records(_metrics_lines(paths)[-_LAST:])
+
+
+def _metrics_lines(paths: JobPaths) -> list[bytes]:
+    """Return the last lines of the job's metrics. The first of them may be truncated."""
+    try:
+        with os.fdopen(trusted_files.open_file(paths.metrics), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _METRICS_TAIL))
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _last_score(lines: Sequence[bytes]) -> tuple[str, float | None]:
+    """Return the name and value of the last evaluation's score among these lines; ("", None) if there is none."""
+    for line in reversed(lines):
+        for record in _records([line]) if b'"eval"' in line else ():
+            for name in _SCORES if record.get("kind") == "eval" else ():
+                if isinstance(value := record.get(name), int | float) and math.isfinite(value):
+                    return name, float(value)
+    return "", None
+
+
+def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _folders(folder: Path) -> list[JobPaths]:
+    """Return the folders that look like jobs, links included. Reading them reports what is wrong with one."""
+    try:
+        names = sorted(p.name for p in folder.iterdir() if is_id(p.name))
+        return [paths for name in names if _is_job(paths := JobPaths(folder / name))]
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise ConfigError(f"{folder} cannot be read: {e.strerror}") from e
+
+
+def _is_job(paths: JobPaths) -> bool:
+    try:
+        os.lstat(paths.job)
+    except NotADirectoryError:
+        return False
+    except FileNotFoundError:
+        return os.path.lexists(paths.status)
+    except OSError:
+        return True  # something is there, and reading it reports what is wrong
+    return True
+
+
+def _is_own(folder: Path) -> bool:
+    with contextlib.suppress(DamagedRecord, OSError):
+        return owner_id(JobPaths(folder)) == os.getuid()
+    return False
+
+
+def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:
+    return one[0].sequence, one[0].id
+
+
+def _age_s(status: Status, history: History) -> float:
+    """Return the seconds from the first attempt to now, to its end, or for a lost job to the last time known."""
+    try:
+        began = history.attempts[0].began if history.attempts else _seconds(status.started)
+        if status.state.is_going:
+            return max(0.0, _now(history) - began)
+        known = _last_sight(status, history) if history.attempts else time.time()
+        ended = _seconds(status.ended) if status.ended else known
+        return max(0.0, ended - began)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _seconds(written: str) -> float:
+    """Parse a record's time into seconds since 1970. Raises ValueError."""
+    return datetime.datetime.fromisoformat(written).timestamp()

@@ -1,0 +1,120 @@
+"""Goodput of a job: its useful time, and the time that each failure cost, attempt by attempt."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.history import AttemptRecord
+
+_TRAINED_TO_THE_END = (
+    Ending.DONE,
+    Ending.STOPPED,
+    Ending.TOLD,
+    Ending.NOTICE,
+    Ending.WHOLE,
+)  # saved, evaluated, left in good order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of an attempt by what they were used for. Together they are its whole duration."""
+
+    useful_s: float = 0.0  # steps, with their checkpoints and evaluations
+    again_s: float = 0.0  # steps that an earlier attempt had done but not saved
+    detecting_s: float = 0.0  # from the last step until the end was noticed
+    clearing_s: float = 0.0  # ending the processes that were left
+    waiting_s: float = 0.0  # for a host, the shared folder, a bound on attempts; or without a supervisor
+    gate_s: float = 0.0  # checking hosts
+    start_s: float = 0.0  # from mpirun to the first step, and what comes before mpirun
+
+    @property
+    def wall_s(self) -> float:
+        """Return the sum of all parts."""
+        return sum(dataclasses.astuple(self))
+
+    def __add__(self, other: "Spent") -> "Spent":
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Spent(**dict(zip((f.name for f in dataclasses.fields(Spent)), (a + b for a, b in pairs), strict=True)))
+
+    def rounded(self) -> "Spent":
+        """Return a copy with every part rounded to a tenth of a second."""
+        return Spent(**{name: round(value, 1) for name, value in dataclasses.asdict(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A job's time, as a total and by attempt."""
+
+    total: Spent
+    attempts: tuple[Spent, ...]
+
+    @property
+    def ettr(self) -> float | None:
+        """Return the effective training time ratio: useful time over all time.
+
+        Return None before any time has passed.
+        """
+        return self.total.useful_s / self.total.wall_s if self.total.wall_s > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account as a JSON object."""
+        ettr = None if self.ettr is None else round(self.ettr, 4)
+        parts = [dataclasses.asdict(one) for one in (self.total, *self.attempts)]
+        return {"ettr": ettr, "wall_s": round(self.total.wall_s, 1), "total": parts[0], "attempts": parts[1:]}
+
+
+def account(history: Sequence[AttemptRecord], now: float) -> Account:
+    """Return the time used by these attempts. A running attempt counts until `now`."""
+    spent, best = [], -1
+    for i, attempt in enumerate(history):
+        unsupervised = 0.0
+        if not attempt.is_over and i + 1 < len(history):  # its supervisor was gone: what is known ends at its last step
+            until = attempt.step_at or attempt.started or attempt.began
+            unsupervised = max(0.0, history[i + 1].began - until)
+            spent.append(_spent(attempt, best, until) + Spent(waiting_s=unsupervised))
+        else:
+            spent.append(_spent(attempt, best, now))
+        best = max(best, -1 if attempt.step is None else attempt.step)
+    rounded = tuple(one.rounded() for one in spent)
+    return Account(total=sum(rounded, Spent()).rounded(), attempts=rounded)
+
+
+def _spent(a: AttemptRecord, best: int, now: float) -> Spent:
+    """Return the time used by one attempt.
+
+    best: the furthest step of the attempts before it. -1 if they made none.
+    """
+    end = max(a.began, a.cleared or (now if not a.is_over else a.ended or a.began))
+
+    def at(time: float | None, otherwise: float) -> float:
+        return min(max(a.began, otherwise if time is None else time), end)
+
+    noticed = at(a.noticed, at(a.ended, end))
+    in_good_order = not a.is_over or a.what in _TRAINED_TO_THE_END
+    tells_steps = a.first_step_at is not None
+    began = a.first_step_at if tells_steps or not (a.is_over and in_good_order) else a.started
+    first = min(at(began, noticed), noticed)
+    last = max(first, at(a.ended, end) if in_good_order else min(at(a.step_at, first), noticed))
+    if began is None:
+        last = first
+    again = (last - first) * _share_done_before(a, best)
+    waiting = min(max(0.0, a.waited_s), first - a.began)
+    gate = min(max(0.0, a.gate_s), first - a.began - waiting)
+    return Spent(
+        useful_s=last - first - again,
+        again_s=again,
+        detecting_s=max(0.0, noticed - last),
+        clearing_s=end - max(noticed, last),
+        waiting_s=waiting,
+        gate_s=gate,
+        start_s=first - a.began - waiting - gate,
+    )
+
+
+def _share_done_before(a: AttemptRecord, best: int) -> float:
+    """Return the share of the attempt's steps that an earlier attempt had done before."""
+    if a.step is None or a.first_step is None or a.step < a.first_step:
+        return 0.0
+    return max(0, min(a.step, best) - a.first_step + 1) / (a.step - a.first_step + 1)

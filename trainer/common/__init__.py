@@ -1,0 +1,1 @@
+"""Code that the trainers share, in packages: checkpoints, data, ranks, files."""

@@ -1,0 +1,1 @@
+"""Data sets: shards, records, image files, order of the examples."""

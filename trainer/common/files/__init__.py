@@ -1,0 +1,1 @@
+"""Files, command line and errors of the trainers."""

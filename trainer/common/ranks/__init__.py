@@ -1,0 +1,1 @@
+"""Ranks of a training: setup, schedules, metrics, stopping."""
