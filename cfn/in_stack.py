@@ -18,8 +18,9 @@ OF_ONE_MACHINE = ("ssh.key", "ssh.known_hosts", "ssh.gateway")  # paths there, i
 
 
 def values(file: ClusterFile) -> dict[str, Any]:
-    """Field -> value of all that is not the default, as `text.render` takes it, but for what holds on one machine
-    and what is another stack's, the one for Kubernetes.
+    """Return field -> value of all that is not the default, as `text.render` takes it.
+
+    It lacks what holds on one machine only, and the fields of another stack, the one on EKS.
 
     CloudFormation changes a template's metadata only together with a resource, so that is all that belongs here.
     """
@@ -28,13 +29,13 @@ def values(file: ClusterFile) -> dict[str, Any]:
 
 
 def packed(script: Script) -> dict[str, str]:
-    """A set-up script as the template holds it."""
+    """Return a set-up script as the template holds it."""
     text = base64.b64encode(zlib.compress(script.text.encode(), 9)).decode()
     return {"name": script.name, "text": text}
 
 
 def setup_of(aws: Aws, name: str) -> Script | None:
-    """The set-up script that the running stack's nodes run at first boot, None without one. Raises StackError."""
+    """Return the set-up script that the stack's nodes run at first boot, None without one. Raises StackError."""
     found = _metadata(aws, name).get(SETUP)
     if found is None:
         return None
@@ -53,7 +54,7 @@ def _set(table: Any, prefix: str) -> dict[str, Any]:
 
 
 def of(aws: Aws, name: str) -> dict[str, Any]:
-    """The values that the running stack was last made from, its name and region always among them.
+    """Return the values that the running stack was last made from, its name and region always among them.
 
     Raises StackError if there is no such stack, or none that holds a cluster file.
     """
@@ -64,7 +65,7 @@ def of(aws: Aws, name: str) -> dict[str, Any]:
 
 
 def _metadata(aws: Aws, name: str) -> dict[str, Any]:
-    """What the running stack's template says beside its resources."""
+    """Return the metadata of the running stack's template."""
     stack = get(aws, name)
     with asking(f"reading the cluster file of stack {name}"):
         body = aws.client("cloudformation").get_template(StackName=stack.id)["TemplateBody"]
@@ -72,12 +73,12 @@ def _metadata(aws: Aws, name: str) -> dict[str, Any]:
 
 
 def file_of(aws: Aws, name: str) -> ClusterFile:
-    """The cluster file that the running stack was last made from. Raises StackError as `of` does."""
+    """Return the cluster file that the running stack was last made from. Raises StackError as `of` does."""
     return text.parse(tomllib.loads(text.render(of(aws, name))))
 
 
 def differences(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
-    """The fields in which the file differs from what the stack was last made from, both values of each."""
+    """Return a line for each field in which the file differs from what the stack was last made from."""
     here = values(file)
     names = sorted((here.keys() | in_stack.keys()) - {"name", "region"})
     return [

@@ -1,1 +1,1 @@
-"""The cluster file: its fields, its text, a new one, and what a running stack holds of it."""
+"""Cluster file: one dataclass per table, the reader, the text of a new file; and the table of instance types."""

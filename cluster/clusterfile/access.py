@@ -1,4 +1,4 @@
-"""[access] of a cluster file: who may come in."""
+"""[access] of a cluster file."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ def check_mode(mode: str, port: int = 22) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may come in."""
+    """Access to the nodes."""
 
     mode: str = "ssh"
     """'ssh': the master has a public address and port 22 open to ssh_from. 'ssm': no public node, no open port; tasks

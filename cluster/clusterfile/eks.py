@@ -18,7 +18,7 @@ WIDEST = 8  # bits of the widest network that may reach a service; access.ssh_fr
 
 @dataclass(frozen=True, kw_only=True)
 class EksSettings:
-    """The same trainings on Kubernetes: `inv eks.*`. How many nodes, of which type and how bought: [nodes]."""
+    """Kubernetes for the same trainings: `inv eks.*`. Number, type and market of its nodes are in [nodes]."""
 
     context: str = ""
     """kubectl's context. Empty: the one that kubectl uses by itself."""
@@ -34,7 +34,7 @@ class EksSettings:
     shm_gib: int = 8
     """Size of /dev/shm of a worker: it counts as its memory."""
     ttl_seconds: int = 86400
-    """So long after its end a job's objects stay in Kubernetes, its pods' logs with them; its folder on EFS stays."""
+    """Seconds after a job's end until Kubernetes removes its objects and pods' logs. Its folder on EFS stays."""
     allow_cidrs: tuple[str, ...] = ()
     """Networks that may reach services which are opened, and, as access.ssh_from, the Kubernetes API. Empty: services
     are reached by port-forward only. Never the whole internet."""
@@ -101,7 +101,7 @@ class EksSettings:
 
     @property
     def pinned_image(self) -> str:
-        """The image, which everything that runs a pod needs. Raises ConfigError if none is set."""
+        """Return the image, which everything that runs a pod needs. Raises ConfigError if none is set."""
         if not self.image:
             raise ConfigError(
                 "eks.image is empty: write the image that the nodes pull, as 'registry/name:tag'; "

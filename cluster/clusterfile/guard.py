@@ -8,15 +8,14 @@ from cluster.clusterfile.schema import unset
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What ends a cluster that is forgotten: all its nodes end, its storage and addresses stay. 0 turns a limit off."""
+    """Limits that end a forgotten cluster: all its nodes end, its storage and addresses stay. 0 turns a limit off."""
 
     idle_minutes: int | None = unset(60)
-    """So long without useful work, 20 or more. Not set: 60; and 0 where capacity is a capacity block, which is paid
-    anyway."""
+    """Minutes without useful work, 20 or more. Not set: 60, but 0 for a capacity block, which is paid in advance."""
     max_hours: float = 0.0
-    """So long since its nodes were started, whatever they do."""
+    """Hours since its nodes were started, whatever they do."""
     budget_usd: float = 0.0
-    """So much for the hours of its instances, by nodes.usd_per_hour or AWS's price list; storage and NAT are extra."""
+    """USD for the hours of its instances, by nodes.usd_per_hour or AWS's price list. Storage and NAT are extra."""
 
     def __post_init__(self) -> None:
         if self.idle_minutes and not 20 <= self.idle_minutes <= 10080:

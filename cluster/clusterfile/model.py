@@ -28,20 +28,20 @@ NOT_OF_A_STACK = ("ssh", "eks")  # tables that any cluster may have
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFile:
-    """The whole cluster file."""
+    """Cluster file, with a default for each field."""
 
     name: str = filled("training")
     """Name of the cluster and of its stack: letters, digits and hyphens, a letter first."""
     region: str = "us-east-1"
     """AWS region of everything."""
     shared: str = filled("/efs")
-    """Where every node mounts the shared file system."""
+    """Path of the shared file system on every node."""
     project: str = filled(ON_NODES)
-    """Where this project lives on the nodes."""
+    """Folder of this project on the nodes."""
     notify: str = ""
-    """Who is told when a job fails, is healed or ends, when a host will go, or the master was away: a command that the
-    master runs, as '/home/ubuntu/tell-us --loud' (its words, no shell; it gets JSON on its stdin), or the ARN of an SNS
-    topic. `inv notify.test` tries it. Empty: nobody."""
+    """Receiver of notifications: a job failed, recovered or ended, a host will go, or the master was away. It is a
+    command that the master runs, as '/home/ubuntu/tell-us --loud' (its words, no shell; it gets JSON on its stdin), or
+    the ARN of an SNS topic. `inv notify.test` tries it. Empty: nobody."""
     results: str = ""
     """Where a job's report, metrics, logs and best checkpoint go at its end and at each healing, as
     's3://bucket/trainings'; the master may write there. Empty: nowhere."""
@@ -132,35 +132,35 @@ class ClusterFile:
 
     @property
     def idle_minutes(self) -> int:
-        """After how many minutes without useful work its nodes end; 0: never."""
+        """Return the minutes without useful work after which its nodes end; 0: never."""
         if self.guard.idle_minutes is None:
             return 0 if self.nodes.capacity == "capacity-block" else 60
         return self.guard.idle_minutes
 
     @property
     def eks_stack(self) -> str:
-        """The name of its stack on EKS, beside that of the bare cluster."""
+        """Return the name of its stack on EKS, beside that of the bare cluster."""
         return self.name + SUFFIX
 
     @property
     def api_from(self) -> tuple[str, ...]:
-        """Networks that may reach the Kubernetes API from outside: the operator's and those that may reach services."""
+        """Return the networks that may reach the Kubernetes API: the operator's, and those that may reach services."""
         own = (self.access.ssh_from,) if self.access.ssh_from else ()
         return tuple(dict.fromkeys((*own, *self.eks.allow_cidrs)))
 
     @property
     def is_guarded(self) -> bool:
-        """Whether anything but the operator ends it."""
+        """Return True if anything but the operator ends it."""
         return bool(self.idle_minutes or self.guard.max_hours or self.guard.budget_usd)
 
     def market(self, role: str) -> str:
-        """How the instances of a role, master or worker, are bought."""
+        """Return the market of the instances of a role, master or worker."""
         if role == "master" and self.master.instance_type and self.nodes.capacity not in MARKETS:
             return "on-demand"  # a reservation is for the nodes' type
         return (self.master.capacity if role == "master" else "") or self.nodes.capacity
 
     def given_usd_per_hour(self, role: str) -> float:
-        """What the file says that an instance of a role costs; 0 where it does not."""
+        """Return the price in the file of an instance of a role; 0 if it has none."""
         if role != "master":
             return self.nodes.usd_per_hour
         is_as_nodes = not self.master.instance_type and self.market("master") == self.nodes.capacity
@@ -168,21 +168,24 @@ class ClusterFile:
 
     @property
     def master_trains(self) -> bool:
-        """Whether the master holds ranks too."""
+        """Return True if the master holds ranks too."""
         return not self.master.instance_type
 
     @property
     def hosts(self) -> int:
-        """Hosts that train: the workers, and the master if it does."""
+        """Return the number of hosts that train: the workers, and the master if it does."""
         return self.nodes.workers + self.master_trains
 
     @property
     def reserved(self) -> int:
-        """Instances that are in the reservation, if there is one."""
+        """Return the number of instances that are in the reservation, if there is one."""
         return self.nodes.pool + self.master_trains
 
     def _check_room(self) -> None:
-        """AWS keeps 5 addresses of a subnet; each node has one, the mount targets, NAT and FSx have a few."""
+        """Raise FieldError if the private subnet is too small.
+
+        AWS keeps 5 addresses of a subnet; each node has one, the mount targets, NAT and FSx have a few.
+        """
         if self.network.vpc:
             return
         room = network_of("network.private_cidr", self.network.private_cidr).num_addresses - 5 - 4

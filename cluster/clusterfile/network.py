@@ -7,7 +7,7 @@ from cluster.clusterfile.checks import FieldError, match, network_of, several
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where the nodes live: a new VPC, or an existing one with its two subnets."""
+    """Network of the nodes: a new VPC, or an existing one with its two subnets."""
 
     zone: str = ""
     """Availability Zone, as 'us-east-1d'. Empty: the first one that has room for the cluster."""
@@ -28,12 +28,12 @@ class Network:
 
     @property
     def private_subnets(self) -> tuple[str, ...]:
-        """The existing private subnets, in the order in which they are tried."""
+        """Return the existing private subnets, in the order in which they are tried."""
         return several(self.private_subnet)
 
     @property
     def public_subnets(self) -> tuple[str, ...]:
-        """The existing public subnets."""
+        """Return the existing public subnets."""
         return several(self.public_subnet)
 
     def __post_init__(self) -> None:

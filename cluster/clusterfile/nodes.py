@@ -1,4 +1,4 @@
-"""What a cluster file says of its instances: how many, of which kind, how they are bought, what they boot."""
+"""[nodes] and [master] of a cluster file: number, type, market and image of its instances."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 
 
 def _check_source_address(source: str) -> None:
-    """The address stands in the template, in user data and on the nodes, for all to read: no secret may be in it."""
+    """Raise FieldError for an address with a secret: the template, user data and every node show it."""
     address = source.partition("#")[0]
     if "@" in address or re.search(SECRET, source):
         raise FieldError(
@@ -32,7 +32,7 @@ def _check_source_address(source: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """The instances: one master, which trains too unless it has a type of its own, and the workers."""
+    """Instances: one master, which trains too unless it has a type of its own, and the workers."""
 
     instance_type: str | tuple[str, ...] = "g5.12xlarge"
     """EC2 type of every node. A list, as ["p5.48xlarge", "p4d.24xlarge"]: the first of which some zone has enough."""
@@ -53,9 +53,9 @@ class Nodes:
     reservation: str = ""
     """Capacity reservation or capacity block to use, 'cr-...'."""
     boot_minutes: int = 30
-    """How long the nodes may take from launch to ready before the stack counts as failed."""
+    """Minutes that the nodes may take from launch to ready before the stack counts as failed."""
     usd_per_hour: float = 0.0
-    """What one instance costs you per hour, for the plan. 0: looked up, or shown as unknown."""
+    """Price of one instance per hour, for the plan. 0: looked up, or shown as unknown."""
     source: str = ""
     """Where the master gets this project at first boot: an https git address, '#' and a branch, tag or commit after
     it if you like, or s3://bucket/key.tar.gz, which no node may write. What it names is pinned at create;
@@ -86,7 +86,7 @@ class Nodes:
             _check_source_address(self.source)
 
     def _check_number(self) -> None:
-        """Which types, and how many of them."""
+        """Raise FieldError for types that are none, or for numbers of instances that do not go together."""
         if not self.types or len(set(self.types)) < len(self.types):
             raise FieldError("nodes.instance_type", "is empty, or has a type twice", "write it like 'p5.48xlarge'")
         for one in self.types:
@@ -109,7 +109,7 @@ class Nodes:
             )
 
     def _check_market(self) -> None:
-        """How they are bought, and whether a reservation goes with that."""
+        """Raise FieldError for a market that is unknown, or a reservation that does not go with it."""
         if self.capacity not in CAPACITIES:
             raise FieldError(
                 "nodes.capacity", f"{self.capacity!r} is unknown", f"choose one of {', '.join(CAPACITIES)}"
@@ -136,33 +136,33 @@ class Nodes:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The instance types, in the order in which they are tried."""
+        """Return the instance types, in the order in which they are tried."""
         return several(self.instance_type)
 
     @property
     def least(self) -> int:
-        """Hosts with which the cluster may begin: the spares too, unless fewer are asked for."""
+        """Return the number of hosts with which the cluster may begin: all, unless fewer are asked for."""
         return self.min_nodes or self.instances
 
     @property
     def pool(self) -> int:
-        """Instances of the workers' group: workers, and spares for them."""
+        """Return the number of instances in the workers' group: workers and spares."""
         return self.workers + self.spares
 
     @property
     def instances(self) -> int:
-        """All of the cluster: the master, the workers, the spares."""
+        """Return the number of all instances: the master, the workers, the spares."""
         return 1 + self.pool
 
     @property
     def uses_placement_group(self) -> bool:
-        """A reservation or capacity block already fixes where the instances are."""
+        """Return False if a reservation or capacity block already fixes where the instances are."""
         return self.capacity in ("on-demand", "spot")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Master:
-    """What is different about the master."""
+    """Master, if it differs from the other nodes."""
 
     instance_type: str = ""
     """An EC2 type of its own, as "m7i.large": it starts jobs and does not train then, the workers alone do. Empty: as
@@ -171,7 +171,7 @@ class Master:
     """'on-demand' keeps it where workers are 'spot': the job's supervisor and the way in survive what ends them.
     Empty: as the workers; a master of its own type is in no reservation and 'on-demand' where they are."""
     usd_per_hour: float = 0.0
-    """What it costs you per hour. 0: looked up; nodes.usd_per_hour where it is of their type and bought as they are."""
+    """Its price per hour. 0: looked up; nodes.usd_per_hour where it is of their type and bought as they are."""
 
     def __post_init__(self) -> None:
         if self.instance_type:

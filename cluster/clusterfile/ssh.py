@@ -10,7 +10,7 @@ from cluster.hosts import ADDRESS
 
 @dataclass(frozen=True, kw_only=True)
 class Ssh:
-    """How the tasks reach the nodes."""
+    """Login on the nodes, for the tasks."""
 
     user: str = filled("ubuntu")
     """Login name: 'ubuntu' on Ubuntu AMIs, 'admin' on Debian's."""

@@ -9,7 +9,7 @@ FSX_THROUGHPUTS = (125, 250, 500, 1000)  # MB/s per TiB that PERSISTENT_2 on SSD
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """What outlives a node."""
+    """Storage that outlives a node."""
 
     efs: str = ""
     """An existing EFS file system. Empty: one is made, encrypted and backed up, and kept when the stack is deleted."""
@@ -19,7 +19,7 @@ class Storage:
     fsx_gib: int = 0
     """Size of an FSx for Lustre file system: 1200, or a multiple of 2400. 0: none."""
     fsx_mount: str = "/fsx"
-    """Where the nodes mount it."""
+    """Its path on the nodes."""
     fsx_throughput: int = 125
     """MB/s per TiB: 125, 250, 500 or 1000."""
     fsx_s3: str = ""
