@@ -13,6 +13,7 @@ RIDDLES = {
     "slate", "remains", "adopt", "everywhere", "last", "live", "desk", "carried", "handover", "seated", "asks", "senses",
     "together", "between", "existing", "asked",
 }  # fmt: skip
+PRIVATE_USES = 330  # a debt: the number only shrinks
 PACKAGES = ("dlami", "cluster", "cfn", "eks", "lab", "trainer")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
@@ -105,3 +106,27 @@ def test_no_public_function_is_just_called_run() -> None:
 def test_every_module_says_what_it_is() -> None:
     """Every module and folder begins with a docstring whose first line is a whole sentence or noun."""
     assert [] == [name for name, tree in trees().items() if not (ast.get_docstring(tree) or "").strip()]
+
+
+def private_names(tree: ast.Module) -> list[str]:
+    """Names with an underscore that a test reads or replaces and that it has not made itself."""
+    nodes = list(ast.walk(tree))
+    made = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    made |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    read = [n.attr for n in nodes if isinstance(n, ast.Attribute)]
+    read += [alias.name for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
+    for call in (n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "setattr"):
+        read += [str(a.value).rpartition(".")[2] for a in call.args[:2] if isinstance(a, ast.Constant)]
+    return [name for name in read if re.match("_[^_]", name) and name not in made]
+
+
+def test_tests_call_public_names() -> None:
+    """What a test reaches by a private name it holds fast: those that still do so become fewer."""
+    used = {p: private_names(ast.parse(p.read_text())) for p in (ROOT / "tests").rglob("*.py")}
+    assert sum(map(len, used.values())) <= PRIVATE_USES, sorted((len(n), p.name) for p, n in used.items() if n)[-10:]
+
+
+def test_no_test_file_imports_from_another() -> None:
+    """Fixtures are in a conftest.py, helpers in a module of their own: a test file can go without another one."""
+    imports = re.compile(r"^from tests\.[\w.]*\btest_\w+ import", re.M)
+    assert [] == [p.name for p in (ROOT / "tests").rglob("*.py") if imports.search(p.read_text())]

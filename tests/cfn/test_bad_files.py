@@ -12,6 +12,7 @@ from cfn import plan
 from cluster.clusterfile import text as clusterfile
 from cluster.errors import ConfigError
 from lab.aws import FakeAws
+from tests.cfn.reservations import reservation
 
 GOOD = {"access.ssh_from": "203.0.113.7/32"}
 CHANGING = ("Create", "Delete", "Update", "Run", "Terminate", "Put", "Modify", "Authorize", "Execute", "Allocate")
@@ -202,21 +203,6 @@ def elsewhere() -> str:
     system = efs.create_file_system(CreationToken="x", Encrypted=True)["FileSystemId"]
     efs.create_mount_target(FileSystemId=system, SubnetId=subnets()["far"])
     return system
-
-
-def reservation(scene: Callable[..., Any], **more: Any) -> str:
-    said = {
-        "CapacityReservationId": "cr-0123456789abcdef0",
-        "InstanceType": "p5.48xlarge",
-        "AvailabilityZone": "us-east-1d",
-        "State": "active",
-        "ReservationType": "capacity-block",
-        "TotalInstanceCount": 4,
-        "AvailableInstanceCount": 4,
-        **more,
-    }
-    scene("reservations", said)
-    return "cr-0123456789abcdef0"
 
 
 BLOCK = {"nodes.capacity": "capacity-block", "nodes.instance_type": "p5.48xlarge"}

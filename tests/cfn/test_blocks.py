@@ -16,9 +16,9 @@ from cfn.aws import Aws, AwsError
 from cluster.clusterfile import text
 from cluster.errors import ConfigError
 from lab.aws import FakeAws
+from tests.cfn.command_line import inv
 from tests.cfn.conftest import cluster
-from tests.cfn.test_bad_files import reservation
-from tests.cfn.test_tasks import inv
+from tests.cfn.reservations import reservation
 
 Scene = Callable[[str, dict[str, Any]], Any]
 T = datetime.datetime(2027, 1, 15, 11, 30, tzinfo=datetime.UTC)

@@ -17,8 +17,8 @@ from eks.stack import rights as eks_rights
 from eks.stack import template as eks_template
 from lab.aws import FakeAws
 from lab.aws.state import ACCOUNT
+from tests.cfn.eks_cases import on_eks
 from tests.cfn.policies import VIA, Request, Statement, grants
-from tests.cfn.test_eks_template import on_eks
 
 BOUNDARY, OTHER = (f"arn:aws:iam::{ACCOUNT}:policy/{name}" for name in ("Bound", "Wider"))
 BOUND = Access(ssh_from="203.0.113.7/32", permissions_boundary=BOUNDARY, role_path="/dlami/")

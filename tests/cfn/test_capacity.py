@@ -2,10 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace as with_
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
@@ -18,16 +16,10 @@ from cluster.clusterfile.model import Access, ClusterFile, Network
 from cluster.errors import ConfigError
 from lab.aws import FakeAws
 from lab.aws.state import ACCOUNT
+from tests.cfn.command_line import inv
 from tests.cfn.conftest import cluster
-from tests.cfn.test_tasks import inv
+from tests.cfn.scenes import FIRST, SECOND, Scene, quiet
 from tests.conftest import PATIENCE_S, wait_for
-
-Scene = Callable[[str, dict[str, Any]], Any]
-FIRST, SECOND = "p4d.24xlarge", "g5.12xlarge"
-
-
-def quiet(_: str) -> None:
-    """Shows nothing."""
 
 
 def zones(account: Aws, kind: str) -> list[str]:

@@ -18,7 +18,7 @@ from lab import network
 from lab.aws import FakeAws
 from lab.aws.driver import LabDriver
 from lab.record import SHARED
-from tests.cfn.test_source import git
+from tests.cfn.repositories import git
 from tests.conftest import PATIENCE_S
 
 PROJECT = "/opt/ours"

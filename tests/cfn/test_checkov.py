@@ -19,9 +19,9 @@ from cfn.template import template
 from cluster.inventory import ROOT
 from eks.document import Document, text
 from eks.stack import template as of_eks
-from tests.cfn.test_eks_template import CASES
+from tests.cfn.eks_cases import CASES
 from tests.eks.clusters import VARIANTS
-from tests.eks.test_documents import documents
+from tests.eks.rendered import documents
 
 pytestmark = pytest.mark.long
 CHECKOV = ROOT / ".checkov/bin/checkov"

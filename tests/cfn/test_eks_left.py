@@ -9,7 +9,6 @@ import pytest
 
 from cfn import orphans
 from cfn.aws import Aws
-from cfn.orphan_kinds import made
 from cfn.progress import wait_for
 from dlami.tasks.stack_actions import load
 from eks.stack import life, plan
@@ -89,25 +88,6 @@ def test_what_a_kubernetes_left_is_found_and_removed(fake: FakeAws, account: Aws
     assert ["demo-eks", f"theirs-{HERE}"] == sorted(clusters)
 
     _leave_the_group(fake, account)
-
-
-@pytest.mark.parametrize(
-    ("tags", "lives"),
-    [
-        ({"aws:cloudformation:stack-id": "id-1"}, True),
-        ({"aws:cloudformation:stack-id": "id-0"}, False),  # of an earlier stack of that name
-        ({"eks:cluster-name": "demo-eks"}, True),
-        ({"alpha.eksctl.io/cluster-name": "demo-eks"}, True),
-        ({"eks:cluster-name": "gone-eks"}, False),
-        ({}, False),
-        ({"dlami-cluster:cluster": "demo-eks"}, True),
-        ({"dlami-cluster:cluster": "demo-eks", "aws:cloudformation:stack-id": "id-0"}, False),
-    ],
-)
-def test_a_thing_lives_by_its_stack_or_its_kubernetes(tags: dict[str, str], lives: bool) -> None:
-    living = orphans._Living(ids=frozenset(["id-1"]), clusters=frozenset(["demo-eks"]), named=frozenset())
-    (thing,) = made("instance", "i-1", 0.0, {"dlami-cluster:cluster": "gone", **tags})
-    assert lives == living.has(thing)
 
 
 def _leave_the_group(fake: FakeAws, account: Aws) -> None:

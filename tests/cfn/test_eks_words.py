@@ -24,7 +24,7 @@ from eks.stack.plan import EksPlan
 from eks.stack.status import EksStatus, Part
 from tests.cfn.answers import account, answering, refused
 from tests.cfn.conftest import cluster
-from tests.cfn.test_eks_template import CASES, TWO
+from tests.cfn.eks_cases import CASES, TWO
 
 READY = Stack(id="id-1", name="demo-eks", status="CREATE_COMPLETE", outputs={"FileSystem": "fs-1"})
 PARTS = (
@@ -143,22 +143,6 @@ def zones(*known: tuple[str, str, str]) -> Any:
 
 
 ONE = VARIANTS["default"]  # in us-east-1d
-
-
-def test_the_second_zone_is_another_one() -> None:
-    """That of the running stack if it can still be had; else the first, of the subnets if there are some."""
-    all_zones = ["us-east-1a", "us-east-1b", "us-east-1d"]
-    assert "us-east-1a" == preflight._second_zone(ONE, all_zones, [], None)
-    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, [], {"SecondZone": "us-east-1b"})
-    assert "us-east-1a" == preflight._second_zone(ONE, all_zones, [], {"SecondZone": "us-east-1d"})
-    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, ["us-east-1d", "us-east-1b"], {})
-    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, ["us-east-1c", "us-east-1b"], {})
-    with pytest.raises(FieldError, match=r"region: offers no second zone beside us-east-1d, and EKS needs two; choose"):
-        preflight._second_zone(ONE, ["us-east-1d"], [], None)
-    with pytest.raises(
-        FieldError, match=r"network.private_subnet: offers no second zone .*; give subnets of two zones"
-    ):
-        preflight._second_zone(ONE, all_zones, ["us-east-1d", "us-east-1c"], None)
 
 
 def test_the_operator_is_a_user_or_the_role_of_a_session() -> None:

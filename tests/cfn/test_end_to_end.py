@@ -20,7 +20,7 @@ from cluster.ssh.fanout import Reach
 from dlami.fake_aws import cluster_values
 from lab import lab as labs
 from lab.aws.driver import LabDriver
-from tests.cluster.test_job_hosts import a_job, started
+from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import wait_for
 
 FIRST_ONLY = ("sh", "-c", '[ "$DLAMI_ATTEMPT" != 1 ] || sleep 4321')  # ranks of the first attempt go on for ever

@@ -11,8 +11,8 @@ from designs import design
 from cfn.template import template
 from cluster.clusterfile.model import Access
 from cluster.inventory import ROOT
+from tests.cfn.installed_units import installed
 from tests.cfn.policies import Request, grants
-from tests.cfn.test_services import installed
 from tests.conftest import PATIENCE_S
 
 SCRIPT = ROOT / "scripts/metadata.sh"

@@ -277,28 +277,6 @@ ALL = "b a c"
 
 
 @pytest.mark.parametrize(
-    ("parts", "fixed", "reserved", "zones"),
-    [
-        ({}, "", "", "a b c"),
-        ({"network": Network(zone="us-east-1c")}, "", "", "c"),
-        ({}, "c b", "", "c b"),
-        ({}, "c z", "", "c"),
-        ({}, "", "b", "b"),
-        ({}, "c b", "b", "b"),
-        ({"small_master": "m7i.large"}, "", "", "a c"),
-    ],
-)
-def test_the_zones_that_are_tried(parts: dict[str, Any], fixed: str, reserved: str, zones: str) -> None:
-    """The file's, else those of its subnets, else that of its reservation, else all that offer both types."""
-    aws = account(describe_instance_type_offerings=offered(g5_12xlarge=ALL, m7i_large="c a"))
-    reservation = {"AvailabilityZone": f"us-east-1{reserved}"} if reserved else {}
-
-    found = preflight._zones(aws, design(**parts), tuple(f"us-east-1{z}" for z in fixed.split()), reservation)
-
-    assert found == [f"us-east-1{z}" for z in zones.split()]
-
-
-@pytest.mark.parametrize(
     ("parts", "fixed", "reserved", "offers", "said"),
     [
         ({}, "", "", "", "nodes.instance_type: g5.12xlarge is offered in no zone of us-east-1"),
@@ -339,22 +317,6 @@ def test_a_key_pair_is_one_of_the_accounts(key_pair: str, there: list[str], said
             preflight._key_pair(aws, file)
     else:
         preflight._key_pair(aws, file)
-
-
-def test_a_type_that_ec2_has_not_is_refused_with_those_that_are_near() -> None:
-    """Another refusal is AWS's word."""
-    aws = account(
-        describe_instance_types=refused("InvalidInstanceType"),
-        describe_instance_type_offerings=offered(g5_12xlarge="a", g5_xlarge="a", m7i_large="a"),
-    )
-    with pytest.raises(
-        FieldError, match=r"EC2 has no 'g5.13xlarge' in us-east-1; choose one that it has, such as g5.12xlarge"
-    ):
-        preflight._type(aws, FILE, "g5.13xlarge")
-    with pytest.raises(FieldError, match="choose another type or region"):
-        preflight._type(aws, FILE, "qqqqqq")
-    with pytest.raises(Exception, match="AccessDenied"):
-        preflight._type(account(describe_instance_types=refused("AccessDenied")), FILE, "g5.xlarge")
 
 
 def whole_account(file: ClusterFile, **more: Any) -> Any:

@@ -18,7 +18,7 @@ from cluster.guard.onhost.api import Api
 from cluster.hosts import parse_hostfile
 from cluster.inventory import ROOT
 from lab.aws import FakeAws
-from tests.cfn.test_bad_files import reservation
+from tests.cfn.reservations import reservation
 from tests.conftest import PATIENCE_S
 
 Scene = Callable[[str, dict[str, Any]], Any]

@@ -15,16 +15,10 @@ from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.sync.onhost.project import known
 from lab.aws import FakeAws
+from tests.cfn.repositories import git
 from tests.conftest import PATIENCE_S
 
 ADDRESS = "https://example.org/team/project.git"
-
-
-def git(folder: Path, *words: str) -> str:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    return subprocess.run(
-        ["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    ).stdout.strip()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cluster.errors import NothingToDo
 from dlami.fake_aws import cluster_values
 from lab.aws import FakeAws
 from lab.record import Lab
-from tests.cfn.test_tasks import inv
+from tests.cfn.command_line import inv
 from tests.conftest import wait_for
 
 

@@ -48,7 +48,7 @@ from lab.aws import FakeAws
 from lab.aws.schemas import schema
 from lab.aws.state import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, Statement, grants, listed
-from tests.cfn.test_capacity import SECOND, Scene, quiet
+from tests.cfn.scenes import SECOND, Scene, quiet
 
 S3 = {"HEAD": {True: "s3:GetObject", False: "s3:ListBucket"}, "GET": {True: "s3:GetObject", False: "s3:ListBucket"}}
 EKS = f"arn:aws:eks:us-east-1:{ACCOUNT}"

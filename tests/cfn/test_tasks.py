@@ -1,33 +1,13 @@
 """The tasks as an operator types them: child processes, pointed at the fake by AWS_ENDPOINT_URL and nothing else."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cluster.clusterfile import text
 from lab.aws import FakeAws
-from tests.conftest import PATIENCE_S
-
-ROOT = Path(__file__).parents[2]
-
-
-def inv(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One task; without a terminal on its stdin."""
-    code = "import sys; sys.argv[0] = 'inv'; from invoke.main import program; program.run()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "--search-root", str(ROOT), *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        stdin=subprocess.DEVNULL,
-        env=dict(os.environ),
-        check=False,
-    )
+from tests.cfn.command_line import inv
 
 
 @pytest.mark.promise("a stack")

@@ -17,7 +17,7 @@ from cfn.hosts import Member
 from cfn.plan import Plan
 from cfn.stack import Stack, StackError
 from cfn.template.design import Design
-from cluster.clusterfile.model import Access, ClusterFile, Guard, Ssh, Storage
+from cluster.clusterfile.model import Guard, Ssh, Storage
 from tests.cfn.answers import answering, refused
 from tests.cfn.conftest import cluster
 from tests.typed_words import typed
@@ -155,40 +155,6 @@ def test_the_master_is_reached_before_there_are_outputs(public: str, gateway: st
     assert "/k" == str(found.access.key)
     brought._file = with_(file, ssh=Ssh())
     assert not brought._cluster(tmp_path, MASTER, public).access.key
-
-
-def waiting_for(*instances: dict[str, Any], mode: str = "ssh") -> Checkout:
-    """A checkout that looks for its master among these."""
-    brought = Checkout.__new__(Checkout)
-    brought._aws = answering(ec2={"describe_instances": {"Reservations": [{"Instances": list(instances)}]}})
-    brought._file = ClusterFile(name="demo", access=Access(mode="ssm")) if mode == "ssm" else cluster()
-    return brought
-
-
-def booting(host_key: str = "ssh-ed25519 " + "A" * 68, **more: str) -> dict[str, Any]:
-    tags = {"boot": "running project", "host-key": host_key}
-    return {
-        "InstanceId": "i-1", "PrivateIpAddress": "10.0.0.1", "LaunchTime": MASTER.launched,
-        "Tags": [{"Key": f"dlami-cluster:{k}", "Value": v} for k, v in tags.items()], **more,
-    }  # fmt: skip
-
-
-def test_a_master_waits_once_its_host_key_is_known() -> None:
-    """Before that nobody could tell that it is the one; one without a public address has none."""
-    assert waiting_for()._waiting() is None
-    assert waiting_for(booting(""))._waiting() is None
-    found = waiting_for(booting(""), booting(PublicIpAddress="198.51.100.7"))._waiting()
-    assert found is not None and "198.51.100.7" == found[1]
-    one = found[0]
-    assert ("i-1", "master", "10.0.0.1", 0, "running project") == (
-        one.instance_id,
-        one.role,
-        one.address,
-        one.rank,
-        one.boot,
-    )
-    closed = waiting_for(booting(), mode="ssm")._waiting()
-    assert closed is not None and "" == closed[1]
 
 
 @pytest.mark.parametrize(

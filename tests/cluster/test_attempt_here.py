@@ -393,29 +393,6 @@ def test_why_an_attempt_did_not_start(stage: Stage, seen: Any, job: Any, kind: E
     assert text.format(folder=stage.paths.folder) == outcome.cause.text
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_silent", "is_blamed"),
-    [
-        (Ending.PROGRAM, False, True),
-        (Ending.LAUNCH, False, True),
-        (Ending.HANG, False, False),
-        (Ending.HANG, True, True),
-        (Ending.DAEMON, False, False),
-        (Ending.DAEMON, True, True),
-        (Ending.HOST, True, False),
-        (Ending.DONE, True, False),
-    ],
-)
-def test_a_shared_folder_that_is_full_is_behind_some_ends(
-    stage: Stage, kind: Ending, is_silent: bool, is_blamed: bool
-) -> None:
-    """What may come of it: where it does not answer at all, a hang and a daemon's end, too."""
-    stage.trouble_here, stage.folder_is_silent = "it is full", is_silent
-    found = stage.attempt()._with_shared_folder(Cause(kind=kind, text="x", rank=1))
-    assert (Ending.SHARED_FOLDER if is_blamed else kind) is found.kind
-    assert 1 == found.rank
-
-
 def test_hosts_that_are_gone_are_behind_an_end_of_mpirun(stage: Stage) -> None:
     """Whatever it says; a host that it misses and that answers has lost its daemon alone."""
     stage.silent, stage.exit_code = {B.address}, 1
@@ -468,24 +445,6 @@ def test_ranks_that_left_because_they_were_told_have_not_succeeded(stage: Stage)
     assert "mpirun ended with 3: see the log" == outcome.cause.text
 
 
-@pytest.mark.parametrize(
-    ("by_stop", "by_shutdown", "pods", "kind", "text"),
-    [
-        (True, False, False, Ending.STOPPED, ""),
-        (False, True, False, Ending.MASTER, "its master was shut down"),
-        (False, False, False, Ending.SUPERVISOR, attempts._STOPPED_BY_OTHERS),
-        (False, False, True, Ending.SUPERVISOR, attempts._POD_TOLD_TO_END),
-    ],
-)
-def test_who_asked_a_job_to_end(
-    by_stop: bool, by_shutdown: bool, pods: bool, kind: Ending, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the signal, and what this machine says of itself."""
-    monkeypatch.setattr(attempts, "are_pods", lambda: pods)
-    signals: Any = SimpleNamespace(are_of_jobs_stop=by_stop, are_of_a_shutdown=by_shutdown)
-    assert Cause(kind=kind, text=text) == attempts.stopped(signals)
-
-
 def test_a_host_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where mpirun has its own name for it; one that is of no host of the job stays as it is."""
 
@@ -502,11 +461,3 @@ def test_a_host_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("", B.address, "nobody", "other"):
         one = dataclasses.replace(lost, host=host)
         assert one == attempts._by_address(one, {B.address})
-
-
-def test_only_the_end_of_a_long_console_is_read(stage: Stage) -> None:
-    """Its last mebibyte, from a line's beginning on; one that is not there says nothing."""
-    made = stage.attempt()
-    assert "" == made._console_tail()
-    stage.paths.console(1).write_bytes(b"[1,0]<stdout>:mpirun noticed\n" + b"y" * ((1 << 20) - 5))
-    assert "y" * ((1 << 20) - 5) == made._console_tail()

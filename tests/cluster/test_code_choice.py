@@ -2,7 +2,6 @@
 
 import io
 import os
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from cluster.inventory import ROOT
 from cluster.sync import secret_scan
 from cluster.sync.archive import write_archive
 from cluster.sync.snapshot import Snapshot, take
+from tests.cluster.repositories import git, written
 from tests.conftest import wait_for
 
 KEY_BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"  # of no key: the beginning of any
@@ -65,20 +65,6 @@ GOOD_NAMES = (".env.example", "id_rsa.pub", "secrets.py", "environment.yml", "ke
               "monkey", "x.environment", "cert.pem", "docker/config.json", ".docker/Dockerfile", "secrets/__init__.py", "secrets/chart.svg",
               "secrets/README.md", "tokens.txt", "token", "api_key.py", "api_keys.html", ".env.d/a.txt", "credentials.d/a.txt",
               "main.tf", "kaggle.py")  # fmt: skip
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def written(folder: Path, files: dict[str, Any]) -> Path:
-    """These files in a folder, folders made for them."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 @pytest.fixture

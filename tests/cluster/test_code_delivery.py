@@ -31,7 +31,7 @@ from cluster.sync.working_copy import NotBrought, Wanted, provide
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job
-from tests.cluster.test_code_choice import git, written
+from tests.cluster.repositories import git, written
 from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.processes import begun
 

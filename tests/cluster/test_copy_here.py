@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import socket
 import stat
@@ -16,18 +15,15 @@ import pytest
 from cluster.broadcast import copy as copying
 from cluster.broadcast import task
 from cluster.broadcast.copy import Copied, Outcome, copy, transfer
-from cluster.broadcast.onhost import file_tree, parts, relay, store
+from cluster.broadcast.onhost import file_tree, relay, store
 from cluster.broadcast.onhost.file_tree import Entry, scan
 from cluster.broadcast.onhost.store import CHUNK, Store, Stream
 from cluster.broadcast.to_master import listed, place_problem
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Reach
-from cluster.ssh.onhost.frame import framed
 from cluster.ssh.onhost.partial_file import is_part, open_part, part_of
-from cluster.ssh.result import Result
 from tests.conftest import PATIENCE_S
 
 CHAIN = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
@@ -127,34 +123,6 @@ def test_a_copy_goes_on_where_each_host_has_a_beginning(top: Path) -> None:
     begins = 2 * MIB - (64 << 10)
     assert [(None, 2, 3 * MIB - begins)] * 3 == [(s["error"], s["files"], s["bytes"]) for _, s in sorted(said.items())]
     assert [data] * 3 == [(top / f"{n}/copy/sub/large").read_bytes() for n in range(3)]
-
-
-def test_what_a_host_has_of_a_file_counts_in_whole_steps(tmp_path: Path) -> None:
-    """Of a part up to its first hole, less a block that may be half written; less than a MiB is nothing."""
-    step = 64 << 10
-    for length, expected in (
-        (0, 0),
-        (step - 1, 0),
-        (step, 0),
-        (2 * step - 1, 0),
-        (2 * step, step),
-        (5 * step + 7, 4 * step),
-    ):
-        (tmp_path / "part").write_bytes(b"x" * length)
-        assert expected == parts._prefix(str(tmp_path / "part"), 9 * step), length
-    (tmp_path / "part").write_bytes(b"x" * 4 * step)
-    os.truncate(tmp_path / "part", 9 * step)
-    assert 3 * step == parts._prefix(str(tmp_path / "part"), 9 * step), "a hole follows"
-    assert 2 * step == parts._prefix(str(tmp_path / "part"), 3 * step), "the file is shorter now"
-    assert 0 == parts._prefix(str(tmp_path / "none"), 9 * step)
-
-    data = os.urandom(2 * MIB)
-    for name, there in (("a", MIB + step), ("b", MIB + step - 1), ("c", 2 * MIB)):
-        Path(part_of(str(tmp_path / name))).write_bytes(data[:there])
-    entries = [Entry(name, "f", 0, 0, 0, 0, size) for name, size in (("a", 2 * MIB), ("b", 2 * MIB), ("c", MIB))]
-    digest = hashlib.sha256(data[:MIB]).hexdigest()
-    assert {0: [(MIB, digest)]} == parts.claims(entries, [0, 1, 2], str(tmp_path))
-    assert {} == parts.claims(entries, [1], str(tmp_path))
 
 
 def stored(top: Path, sizes: list[int], wanted: set[int] | None = None) -> tuple[Store, Stream]:
@@ -292,49 +260,6 @@ def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
 
 def outcome(n: int, error: str | None = None, **more: Any) -> Outcome:
     return Outcome(CHAIN[n], error, **more)
-
-
-def result(host: Host, code: int | None, stderr: bytes = b"", failure: Failure | None = None) -> Result:
-    return Result(host=host, exit_code=code, failure=failure, stdout=b"", stderr=stderr, seconds=0.0)
-
-
-def test_a_host_that_said_nothing_of_its_copy_is_explained() -> None:
-    """Its own word first; else how its relay ended, its last complaint, and what the host before it saw."""
-    silent, ended = result(CHAIN[1], None, failure=Failure(reason=Reason.BROKE_OFF)), result(CHAIN[1], 3, b"a\nlast\n")
-    lost = {"127.0.0.2": "silent"}
-    well = {"error": None, "files": 1, "bytes": 2, "seconds": 3.0, "plan": None, "shared_with": "x"}
-
-    assert Outcome(CHAIN[1], None, 1, 2, 3.0, None, "x") == copying._outcome(ended, well, lost)
-    assert outcome(1, "no room") == copying._outcome(ended, {**well, "error": "no room"}, lost)
-    said = "its part of the copy came to no end: it exited 3   | a ... last"
-    assert outcome(1, said) == copying._outcome(ended, None, {"127.0.0.3": "silent"})
-    assert outcome(1, f"{said}; the host before it: silent") == copying._outcome(ended, None, lost)
-    assert outcome(1, f"{silent.error}; the host before it: silent") == copying._outcome(silent, None, lost)
-    copying._check_head(ended, CHAIN[0], {})
-    copying._check_head(ended, CHAIN[1], {CHAIN[1]: well})
-    with pytest.raises(ClusterError, match=r"^the master 127.0.0.2: its part .* 3   | a ... last; copy again$"):
-        copying._check_head(ended, CHAIN[1], {})
-
-
-def test_what_relays_say_is_heard_once_whole() -> None:
-    """What was left out, how far each host is, trouble, and how it ended; what is no frame and on stderr is not."""
-    progress: list[dict[Host, tuple[int, int]]] = []
-    trouble: list[tuple[Host, str]] = []
-    heard = copying._Listener(lambda at: progress.append(dict(at)), lambda h, text: trouble.append((h, text)))
-    records = [{"manifest": {"left_out": ["x"]}}, {"at": 1, "of": 9}, {"trouble": "full"}, {"result": {"error": None}}]
-    data = b"greeting" + b"".join(map(framed, records))
-    heard.took(CHAIN[0], "stderr", data)
-    assert ([], {}, [], []) == (heard.left_out, heard.said, progress, trouble)
-    for n in range(len(data)):
-        heard.took(CHAIN[0], "stdout", data[n : n + 1])
-    heard.took(CHAIN[1], "stdout", framed({"at": 2, "of": 9}))
-
-    assert (["x"], {CHAIN[0]: {"error": None}}) == (heard.left_out, heard.said)
-    assert [{CHAIN[0]: (1, 9)}, {CHAIN[0]: (1, 9), CHAIN[1]: (2, 9)}] == progress
-    assert [(CHAIN[0], "full")] == trouble
-    quiet = copying._Listener(None, None)
-    quiet.took(CHAIN[0], "stdout", data)
-    assert {CHAIN[0]: {"error": None}} == quiet.said
 
 
 def test_a_copy_to_this_machine_alone(here: Cluster, top: Path) -> None:

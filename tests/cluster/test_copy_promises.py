@@ -26,8 +26,6 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.onhost.frame import Frames
-from cluster.ssh.program import program
 from lab import lab as labs
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
@@ -184,31 +182,6 @@ def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach
     assert 4 == len(gone.failed)
 
 
-def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path: Path) -> None:
-    """Its name and why; a host that waits for it is told, and does not wait for its limit."""
-    (tmp_path / "src").mkdir()
-    spec = copying._spec(
-        transfer(str(tmp_path / "src/none"), str(tmp_path / "dst"), silence_s=600.0, patience_s=600.0),
-        [Host(rank=0, address="127.0.0.1", slots=1), Host(rank=1, address="127.0.0.2", slots=1)],
-        head_keeps=True,
-        plan=False,
-    )
-    sent = program("cluster.broadcast.onhost.relay", spec, python=sys.executable)
-    began = time.monotonic()
-    relays = [
-        subprocess.Popen(["sh", "-c", sent.command(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for n in (1, 0)
-    ]
-    for process in relays:
-        process.stdin.write(sent.stdin)
-        process.stdin.close()
-    worker, head = (Frames().feed(process.stdout.read())[-1]["result"]["error"] for process in relays)
-    assert [1, 1] == [process.wait(PATIENCE_S) for process in relays]
-
-    assert "src/none: no such file or directory" in head
-    assert f"the master could not go on: {head}" == worker
-    assert time.monotonic() - began < 600, "it waited for its limit"
-
-
 @pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
 def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Reach, encrypt: Any) -> None:
     """Every packet of the lab is looked at: without --encrypt the contents are found in them, with it they are not."""
@@ -252,36 +225,6 @@ def test_a_chunk_s_digest_needs_the_secret() -> None:
     }
 
     assert 5 == len(digests)
-
-
-def test_who_only_mirrors_our_proof_is_not_let_in() -> None:
-    """The two sides prove with roles: what one sends is no answer to itself."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def mirror() -> None:
-            raw, _ = server.accept()
-            with raw:
-                while data := raw.recv(4096):
-                    raw.sendall(data)
-
-        threading.Thread(target=mirror, daemon=True).start()
-        with socket.create_connection(server.getsockname(), timeout=10) as raw:
-            raw.settimeout(10)
-            with pytest.raises(WireError, match="secret"):
-                protocol.Wire(raw, os.urandom(32), 5)._prove(first=True)
-
-
-def test_who_connects_and_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relay hears who connects one after the other: each has seconds for his proof."""
-    monkeypatch.setattr(protocol, "_PROOF_S", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as stranger:
-        raw, _ = server.accept()
-        gives_up = threading.Timer(10, stranger.shutdown, [socket.SHUT_RDWR])
-        gives_up.daemon = True
-        gives_up.start()
-        with raw, pytest.raises(TimeoutError):
-            protocol.Wire.accepted(raw, os.urandom(32), 5, None)
-        gives_up.cancel()
 
 
 def as_sent(*, secret: bytes = bytes(32), **message: Any) -> bytes:

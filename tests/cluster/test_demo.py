@@ -135,12 +135,3 @@ def test_a_folder_that_the_demo_cannot_write_to_ends_it_before_it_begins(
         demo.demo_cluster(keep=False),
     ):
         pytest.fail("it begins")
-
-
-def test_two_demos_at_once_have_a_lab_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second checkout's does not take down the first one's."""
-    monkeypatch.setattr(demo, "LABS", tmp_path / "lab")
-    with demo._name_of_ones_own() as first, demo._name_of_ones_own() as second:
-        assert first != second
-    with demo._name_of_ones_own() as again:
-        assert first == again

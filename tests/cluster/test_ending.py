@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,25 +94,6 @@ def test_a_command_that_goes_on_talking_is_not_silent(here: Any) -> None:
 
     assert (0, None) == (talks.exit_code, talks.error)
     assert talks.seconds > 10
-
-
-def test_no_more_hosts_at_once_than_asked_for() -> Any:
-    """Those that answered or are only slow to connect make place; nobody else does."""
-
-    def one(connecting: Any, age_s: Any) -> Any:
-        return SimpleNamespace(is_connecting=connecting, since=time.monotonic() - age_s)
-
-    def started(talking: Any, fanout_: int = 3) -> Any:
-        from collections import deque
-
-        return len(list(fanout._next_ones(deque(range(100)), talking, fanout_)))
-
-    assert 3 == started([])
-    assert 1 == started([one(False, 99), one(False, 0)])
-    assert 0 == started([one(False, 99)] * 3)
-    assert 1 == started([one(True, 99)] + [one(False, 0)] * 2), "a host that is slow to connect holds no place"
-    assert 0 == started([one(True, 0)] * 3)
-    assert fanout._STARTING == started([], 1000)
 
 
 def test_a_signal_that_somebody_waits_for_is_only_late(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,9 +28,9 @@ from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.garbage import garbage_for_python
 from tests.cluster.made_job import made_job, write_metrics
-from tests.cluster.test_top_on_hosts import garbage_for_python
-from tests.cluster.test_tunnels import fetched, tensorboard
+from tests.cluster.pages import fetched, tensorboard
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 STEPS, ATTEMPTS = 1000, 10

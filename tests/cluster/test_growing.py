@@ -56,17 +56,6 @@ def test_it_is_due_once_more_hosts_can_be_had_and_the_attempt_has_settled(
     one.close()
 
 
-@pytest.mark.parametrize("changes", [{"np": 2}, {"heal": False}])
-def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
-    changes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is looked at."""
-    monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: pytest.fail("it was looked"))
-    one = Growing(small(**changes, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), print).start()
-    assert not one.is_due(time.time() - SETTLED)
-    assert not one._thread.is_alive()
-
-
 def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would begin anew: that is said once, and its first checkpoint makes it due."""
     looks, said = list[int](), list[str]()

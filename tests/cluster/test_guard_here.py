@@ -376,23 +376,6 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def test_what_a_look_has_seen_is_known_at_the_next_of_the_same_stack(place: Place, tmp_path: Path) -> None:
-    """With AWS's clock gone on as this machine's has; by a new master from the shared folder, without the clock."""
-    state = replace(STATE, wishes={"a": ("1", T + 60)}, signs={"job a": "running"})
-    assert renew._remember(place, state, Terms(idle_minutes=60), T, 100.0)
-    assert (state, Terms(idle_minutes=60), T + 25.0) == renew._remembered(place, 125.0)
-    assert (None, None, None) == renew._remembered(replace(place, life="2"), 125.0)
-    Path(place.run).unlink()
-    assert (state, Terms(idle_minutes=60), T + 25.0) == renew._remembered(place, 125.0)
-    kept = Path(place.folder, "state.json")
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "boot": "another"}))
-    assert (state, Terms(idle_minutes=60), None) == renew._remembered(place, 125.0)
-    kept.write_text('{"life": "1"}')
-    assert (None, None, None) == renew._remembered(place, 125.0)
-    nowhere = replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json"))
-    assert not renew._remember(nowhere, state, Terms(), T, 0.0)
-
-
 @pytest.mark.parametrize(
     ("said", "wish"),
     [
@@ -527,18 +510,6 @@ def test_no_end_is_put_off_by_a_guard_that_forgets(place: Place, tmp_path: Path)
     aws = Told()
     renew.look(aws, replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json")))
     assert aws.end is None
-
-
-def test_a_clock_that_aws_has_not_told_goes_on_from_the_last_look(place: Place) -> None:
-    """By what this machine counts since its boot."""
-    renew._remember(place, STATE, Terms(idle_minutes=60), T + 500, 100.0)
-    aws = Told(refuses="no route")
-    renew.look(aws, place, lambda: 130.0)
-    assert 530.0 == aws.offset_s
-    known = Told(refuses="no route")
-    known.has_answered = True
-    renew.look(known, place, lambda: 130.0)
-    assert 0.0 == known.offset_s
 
 
 @pytest.mark.parametrize(

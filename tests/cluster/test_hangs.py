@@ -12,7 +12,7 @@ from cluster.jobs.state import JobState
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.fanout import Reach
 from lab.record import Lab
-from tests.cluster.test_job_hosts import a_job
+from tests.cluster.lab_jobs import a_job
 from tests.conftest import wait_for
 
 HANG_AFTER_S = 8.0  # instead of 30, so that a test takes no longer than it must

@@ -29,21 +29,14 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
 from cluster.recovery.failure_kinds import Ending
 from tests import dead_server
-from tests.cluster.jobs_here import HERE, a_job, ended, wait_until
+from tests.cluster.healing_jobs import DIES, LINGERS, healing
+from tests.cluster.jobs_here import a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
 
 pytestmark = [
     pytest.mark.slow,  # real supervisors and mpirun, some seconds each
     pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI"),
 ]
-
-
-def healing(script: str, job_id: str, **changes: Any) -> Any:
-    """A job whose one rank is a shell script, and which may begin again by itself."""
-    command = ("sh", "-c", script)
-    mpirun = (str(shutil.which("mpirun")), "-np", "1", "--allow-run-as-root", "--tag-output", *command)
-    terms = {"heal": True, "whole_np": 1, "whole_hosts": (HERE,)}
-    return a_job("", job_id, **{"command": command, "mpirun": mpirun, **terms, **changes})
 
 
 def kinds(paths: JobPaths) -> list[Ending | None]:
@@ -61,9 +54,6 @@ def waits(paths: JobPaths) -> bool:
 
 # More ranks than there is room for, so that the supervisor waits after the first attempt.
 SHORT_OF_HOSTS = {"min_np": 2, "whole_np": 2}
-# Not before mpirun has seen it: a machine on which that takes long is as slow to start five programs.
-LINGERS = "for n in 1 2 3 4 5; do sleep 0.1; done"
-DIES = f"{LINGERS}; kill -9 $$"
 
 
 def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any, capfd: Any) -> None:

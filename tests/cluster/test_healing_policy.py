@@ -2,24 +2,18 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.jobs.master import lost_jobs
-from cluster.jobs.record import JobPaths, Status
-from cluster.jobs.state import JobState
-from cluster.jobs.status import write_status
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.goodput import Account, Spent, account
 from cluster.recovery.history import AttemptRecord, History
 from cluster.recovery.policy import HOUR_S, LONG_S, LONGEST_PAUSE_S, Again, End, Terms, decide
 from cluster.recovery.preemption import Departure
 from cluster.typed import from_json
-from tests.cluster.jobs_here import a_job
 
 NOW = 1_000_000.0
 
@@ -122,23 +116,6 @@ def test_attempts_that_gain_nothing_come_later_and_later() -> None:
         pauses.append(decide(history, terms, NOW).wait_s)
     assert [0, 5, 10, 20, 40, 80, 160, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S] == pauses
     assert Again(suspect="b") == decide([*history, ended(12, Ending.DAEMON, 51, "b")], terms, NOW)
-
-
-@pytest.mark.parametrize(
-    ("state", "heal", "why"),
-    [
-        (JobState.QUEUED, False, ""),  # it waited, and has not failed
-        (JobState.RUNNING, False, "it was started with --no-heal"),
-        (JobState.RUNNING, True, ""),
-        (JobState.STOPPING, True, "it was being stopped"),
-    ],
-)
-def test_why_a_job_stays_as_its_lost_supervisor_left_it(tmp_path: Path, state: JobState, heal: bool, why: str) -> None:
-    """Its owner's word, and what it was doing; hosts that cannot be reached: test_master_back."""
-    paths = JobPaths(tmp_path)
-    write_status(paths, Status(state=state))
-    said = lost_jobs._why_not(a_job("true", "here-1", heal=heal), paths)
-    assert said.startswith(why) and bool(said) == bool(why)
 
 
 def test_the_bound_is_waited_for_where_steps_are_gained_and_ends_it_where_none_are() -> None:

@@ -25,7 +25,7 @@ from cluster.ssh.fanout import Reach
 from dlami.tasks.running import seats_for
 from lab.record import Lab
 from tests.cluster.jobs_here import HERE, a_job
-from tests.cluster.test_mpirun import facts_of
+from tests.cluster.mpirun_words import facts_of
 from tests.conftest import Inv, operator_of
 
 HOSTS = parse_hostfile("m slots=0\na slots=8\nb slots=8\n# spare c slots=8\n", "hosts")

@@ -11,50 +11,14 @@ from typing import Any
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client.client import Jobs
-from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
+from cluster.jobs.record import new_id
 from cluster.jobs.state import JobState
-from cluster.launch.facts import survey
-from cluster.launch.mpirun import JobTags, command_line, plan_launch
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged_processes import list_script
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.lab_jobs import ENDLESS, a_job, started
 from tests.conftest import PATIENCE_S, Inv, wait_for
-
-ENDLESS = ("sleep", "4321")
-
-
-def a_job(reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mpirun: Any = None) -> Any:
-    """A job whose ranks are one small program."""
-    results, facts = survey(reach, cluster, cluster.hosts)
-    results.check()
-    launch = plan_launch(hosts, facts)
-    job_id = new_id("small")
-    paths = JobPaths(jobs_folder(cluster.shared) / job_id)
-    words = command_line(
-        launch,
-        command,
-        hostfile=str(paths.hostfile),
-        workdir=str(paths.code),
-        output=str(paths.rank_logs(1)),
-        job=JobTags(id=job_id, folder=str(paths.folder)),
-    )
-    return Job(
-        id=job_id, name="small", command=tuple(command), mpirun=tuple(mpirun or words), np=launch.np,
-        hosts=launch.hosts, profile="tcp", environment={}, versions={}, revision="none", created=now(),
-    )  # fmt: skip
-
-
-def started(jobs: Any, reach: Reach, job: Any) -> None:
-    """Submitted, and its ranks run on every host."""
-    jobs.submit(job)
-    wait_for(
-        lambda: all(
-            "sleep 4321" in r.text for r in reach.run(job.hosts, list_script("DLAMI_JOB", job.id)).check().values()
-        ),
-        60,
-        "its ranks run on every host",
-    )
 
 
 def ended(jobs: Any, job: Any, within_s: int = 120) -> Any:

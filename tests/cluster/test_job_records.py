@@ -38,7 +38,6 @@ from cluster.jobs.record import (
     check_id,
     check_name,
     read_job,
-    write_job,
 )
 from cluster.jobs.record_lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
 from cluster.jobs.records import find, next_sequence, read_all, view, view_all
@@ -51,15 +50,7 @@ from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import HERE, a_job, wait_until
-
-
-def on_record(folder: Any, job_id: Any, state: Any = JobState.FAILED, **changes: Any) -> Any:
-    """A job's record, as a supervisor left it."""
-    paths = JobPaths(folder / job_id)
-    paths.folder.mkdir(parents=True)
-    write_job(paths, a_job("exit 0", job_id, **changes))
-    write_status(paths, Status(state=state, started="2026-11-22T10:00:00+00:00", ended="2026-11-22T10:00:05+00:00"))
-    return paths
+from tests.cluster.records import on_record
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import io
 import itertools
 import json
 import re
-import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from cluster.jobs.client import show
 from cluster.jobs.curves.curves import MOST_BUCKETS, CurveBuckets
 from cluster.jobs.curves.metrics import read_metrics
 from cluster.jobs.curves.rank_map import stragglers
-from cluster.jobs.master import submit
 from cluster.jobs.master.facts import JobFacts, read_facts
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
@@ -298,30 +295,6 @@ def test_no_value_of_a_variable_that_was_given_is_on_the_page(job: JobPaths) -> 
     assert "hunter2" in job.job.read_text()
     assert "hunter2" not in json.dumps(found.to_json())
     assert "TOKEN=…" in Read(page(found)).text
-
-
-def test_a_job_of_a_trainer_keeps_how_its_code_differs_from_its_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What ranks import, for the job's user alone; nothing where nothing differs."""
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer/train.py").write_text("lr = 1\n")
-    (tmp_path / "notes").write_text("mine\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr(submit, "ROOT", tmp_path)
-    kept = tmp_path / "code.diff"
-    submit._keep_difference(kept)
-    before = kept.exists()
-    (tmp_path / "trainer/train.py").write_text("lr = 2\n")
-    (tmp_path / "notes").write_text("not of the ranks\n")
-    submit._keep_difference(kept)
-
-    assert not before
-    assert "+lr = 2" in kept.read_text()
-    assert "notes" not in kept.read_text()
-    assert 0o600 == stat.S_IMODE(kept.stat().st_mode)
 
 
 def test_compare_names_what_differs_and_only_that(tmp_path: Path) -> None:

@@ -487,25 +487,3 @@ def test_a_supervisor_that_does_not_stop_its_job_is_ended(
         stop._ask_supervisor(paths, asked)
     by_force = [] if signal.SIGUSR1 in ends_by else [signal.SIGKILL]
     assert [signal.SIGUSR1, signal.SIGCONT, *by_force] == sent
-
-
-@pytest.mark.parametrize(("is_stopped", "ends_at", "code"), [(False, 10.0, -15), (True, 0.0, -9)])
-def test_an_mpirun_that_is_stopped_is_killed_at_once(
-    is_stopped: bool, ends_at: float, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another one has ten seconds to end its ranks."""
-    sent: list[int] = []
-    made = object.__new__(Launcher)
-
-    def wait(within_s: float) -> int:
-        if within_s < ends_at or (ends_at == 0 and sent[-1] != signal.SIGKILL):
-            raise launcher.subprocess.TimeoutExpired("mpirun", within_s)
-        return -sent[-1]
-
-    process: Any = SimpleNamespace(pid=77, send_signal=sent.append, wait=wait)
-    made._process = process
-    monkeypatch.setattr(launcher, "is_stopped", lambda pid: is_stopped and pid == 77)
-    assert code == made.end()
-    made._is_given_up = True
-    with pytest.raises(InterruptedError):
-        made._started(JobPaths(Path("/none")), {})

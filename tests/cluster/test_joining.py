@@ -288,23 +288,6 @@ def test_a_folder_is_served_and_mounted_once(tmp_path: Path, monkeypatch: pytest
         nfs.mount(folder, "10.0.0.1")
 
 
-def test_a_folder_that_holds_files_keeps_its_owner_and_its_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is served as it is; a new disk's is as good as empty."""
-    monkeypatch.setattr(nfs, "_said", lambda *words, timeout_s: "")
-    monkeypatch.setattr(nfs, "_needs", lambda program: None)
-    monkeypatch.setattr(nfs, "write", lambda path, text, mode: True)
-    monkeypatch.setattr(nfs.os, "makedirs", lambda *_, **__: None)
-    own, disk = tmp_path / "own", tmp_path / "disk"
-    for folder, inside in ((own, "file"), (disk, "lost+found")):
-        folder.mkdir(mode=0o750)
-        (folder / inside).mkdir()
-        assert "is served to 10.0.0.2" in nfs.serve("plain", str(folder), getpass.getuser(), ["10.0.0.2"])
-
-    assert (0o750, 0o1777) == tuple(folder.stat().st_mode & 0o7777 for folder in (own, disk))
-
-
 def test_no_home_and_no_folder_of_the_system_is_given_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its name or the link to it: sshd lets nobody in by a key whose home others may write."""
     home, link, system = tmp_path / "home", tmp_path / "link", tmp_path / "system"

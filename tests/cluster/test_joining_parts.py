@@ -172,32 +172,6 @@ def test_a_joined_cluster_s_file_says_how_it_is_reached(tmp_path: Path) -> None:
     )
 
 
-def test_hosts_are_logged_in_to_as_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And as root where a folder is to be served."""
-
-    def looked_at(request: JoinRequest, **users: str) -> Any:
-        said = [vars(a_host("", user=u, may_be_root=u != "x")) for u in users.values()]
-        answering(monkeypatch, join, dict(zip((A, B), said, strict=True)))
-        return join._looked_at(cast("Reach", None), [A, B], request)
-
-    monkeypatch.setattr(join, "_own_address", lambda towards: "10.0.0.9")
-    told = looked_at(a_request(), a="u", b="u")
-    assert {"10.0.0.1": a_host("10.0.0.1", user="u"), "10.0.0.2": a_host("10.0.0.2", user="u")} == told
-    with pytest.raises(ConfigError, match="logged in as u, v: log in as one user everywhere"):
-        looked_at(a_request(), a="v", b="u")
-    assert looked_at(a_request(), a="x", b="x")
-    with pytest.raises(ConfigError, match=r"--nfs needs root without a password \(sudo -n\) on 10.0.0.1, 10.0.0.2"):
-        looked_at(a_request(nfs=True), a="x", b="x")
-    answering(monkeypatch, join, {A: "down", B: {}})
-    with pytest.raises(FanOutError, match="down"):
-        join._looked_at(cast("Reach", None), [A, B], a_request())
-    here = Host(rank=0, address="localhost", slots=1)
-    answering(monkeypatch, join, {here: vars(a_host("")), B: vars(a_host(""))})
-    assert ["10.0.0.9", "10.0.0.2"] == [
-        t.address for t in join._looked_at(cast("Reach", None), [here, B], a_request()).values()
-    ]
-
-
 def test_the_leader_s_ways_are_tried_as_mpirun_will_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that fails is named with ssh's own last line; so is a leader that cannot try."""
     ssh = tmp_path / "bin/ssh"

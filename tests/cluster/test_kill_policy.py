@@ -1,6 +1,5 @@
 """Which processes may be ended and whose each is: pure, on values, but for records and a folder in which one stands."""
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -21,12 +20,9 @@ from cluster.kill.onhost.leftovers import (
     Request,
     _gpu_megabytes,
     _own_chain,
-    _process,
-    _remove,
     _with_job,
     fate,
     look,
-    processes,
     segments,
 )
 
@@ -230,56 +226,6 @@ def test_shared_memory_of_another_name_or_kind_is_no_training_s(segment: Path) -
         assert [] == listed(segment) == listed(other)
     finally:
         other.unlink()
-
-
-def test_only_the_segments_that_were_shown_are_removed(segment: Path) -> None:
-    """By path and inode: one that was made anew under that name stays."""
-    inode = segment.stat().st_ino
-    nothing = Request(going=[], over=[])
-    assert [] == _remove(nothing) == _remove(nothing._replace(segments=[[str(segment), inode + 1]]))
-    assert segment.exists()
-    assert [str(segment)] == _remove(nothing._replace(segments=[[str(segment), inode]]))
-    assert not segment.exists()
-
-
-@contextlib.contextmanager
-def waiting(**variables: str) -> Iterator[int]:
-    """A shell of this environment that has begun, by its number; it is gone afterwards."""
-    words, pipe = ["sh", "-c", "echo; read line"], subprocess.PIPE
-    with subprocess.Popen(words, env=variables, start_new_session=True, stdin=pipe, stdout=pipe) as child:
-        assert child.stdout
-        assert child.stdout.readline()
-        yield child.pid
-        child.communicate()
-
-
-def test_a_process_is_as_the_kernel_has_it() -> None:
-    """With what its environment says of its job, its run and its page; a kernel's thread and one that is gone are none."""
-    words = {
-        "DLAMI_JOB": "j", "DLAMI_JOB_FOLDER": "/f", "DLAMI_RUN": "r", "DLAMI_TUNNEL": "p", "DLAMI_TUNNEL_FOLDER": "/p",
-    }  # fmt: skip
-    with waiting(**words) as pid:
-        one = _process(pid)
-        assert one
-        assert (pid, os.getpid(), pid, 0, os.getuid()) == (one.pid, one.ppid, one.session, one.tty, one.uid)
-        assert ("sh", "sh -c echo; read line", "j", "/f", "r", "p", "/p") == (
-            one.name, one.command, one.job, one.folder, one.run, one.page, one.page_folder,
-        )  # fmt: skip
-        assert (False, (pid, one.started)) == (one.is_training, one.identity)
-        assert abs(now() - one.started) < 60 * TICKS
-        assert one.identity == processes()[pid].identity
-    assert _process(pid) is None
-    assert _process(2) is None
-
-
-@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK"])
-def test_a_rank_is_known_by_its_environment(variable: str) -> None:
-    """That mpirun gives it, whoever has started that."""
-    with waiting(**{variable: "0"}) as pid:
-        one = _process(pid)
-    assert one
-    assert one.is_training
-    assert "" == one.job == one.run == one.page
 
 
 def test_gpu_memory_is_told_by_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

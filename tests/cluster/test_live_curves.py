@@ -56,19 +56,6 @@ def test_what_is_not_as_it_should_be_is_said_first() -> None:
     assert "no numbers yet" in live_curves.picture(VIEW, Measured(), 80, 24)
 
 
-def test_another_size_of_the_terminal_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the next look at the job is far; nothing is drawn twice for the same size."""
-    sizes = [os.terminal_size((100, 40))] * 2 + [os.terminal_size((40, 10))] * 1000
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr("cluster.jobs.client.live_curves.terminal_size", lambda fallback: sizes.pop(0))
-    monkeypatch.setattr(live_curves, "_LOOK_S", 0.01)
-    screen = live_curves._Screen(on_terminal=True)
-    screen.show(lambda columns, rows: asked.append((columns, rows)) or "picture")
-    screen.rest(0.2)
-
-    assert [(100, 40), (40, 10)] == asked
-
-
 def test_a_watch_on_a_terminal_that_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole task's loop on a real terminal: what is drawn after the resize fits into it."""
     ours, theirs = pty.openpty()

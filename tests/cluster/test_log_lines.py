@@ -17,7 +17,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.jobs.supervisor.console_times import ConsoleTimes, position_at
 from dlami.tasks.starting import ago
-from tests.cluster.test_job_records import on_record
+from tests.cluster.records import on_record
 
 SAID = """\
 step 1
@@ -60,18 +60,6 @@ def test_lines_are_the_same_however_they_arrive(size: int) -> None:
     found = [line for n in range(0, len(data), size) for line in lines.feed(data[n : n + size])]
 
     assert ["one\n", "\n", "zwölf\n", "last\n"] == [*found, *lines.rest()]
-
-
-def test_a_line_of_ten_megabytes_is_shown_in_part_and_kept_in_part() -> None:
-    """How much is left out is said; no more of it than what is shown is held."""
-    lines, part = Lines(), b"x" * (1 << 20)
-    for _ in range(10):
-        assert [] == list(lines.feed(part))
-        assert len(lines._begun) <= LONGEST
-    (line,) = lines.feed(b"\nnext")
-
-    assert line == "x" * LONGEST + f" … and {(10 << 20) - LONGEST:,} bytes more\n"
-    assert ["next\n"] == list(lines.rest())
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
 """Small answers about jobs and ways in, at their borders: which job is meant, whether it trains, what a mode may do."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.jobs import records
-from cluster.jobs.record import jobs_folder
 from cluster.jobs.records import find
-from cluster.top.reading import _count, _maybe, _number
 
 
 @pytest.fixture
@@ -52,15 +48,6 @@ def test_of_many_jobs_that_it_could_be_ten_are_named(tmp_path: Path) -> None:
         find(tmp_path, "job")
 
 
-def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
-    """A file in their folder's place is said; what is not there has none."""
-    assert ["1-a", "1-ab", "2-c"] == [p.folder.name for p in records._folders(jobs)]
-    assert [] == records._folders(jobs / "away")
-    with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
-        records._folders(jobs / "1-a/state.json")
-    assert Path("/efs/jobs") == jobs_folder("/efs")
-
-
 GATEWAY = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access]\nmode = "{}"\n{}'
 
 
@@ -83,21 +70,3 @@ def test_a_key_is_lent_where_the_nodes_have_none_of_the_operators(
     tunnel = load_cluster(str(tmp_path)).access.tunnel
     assert tunnel
     assert (mode, "us-east-1", lends_key) == (tunnel.mode, tunnel.region, tunnel.lends_key)
-
-
-@pytest.mark.parametrize(
-    ("value", "count", "number", "maybe"),
-    [
-        (0, 0, 0.0, 0.0), (7, 7, 7.0, 7.0), (-1, None, None, -1.0), (0.5, None, 0.5, 0.5), (True, None, None, 1.0),
-        ("7", None, None, None), (None, None, None, None), (float("nan"), None, None, None), (float("inf"), None, None, None),
-    ],
-)  # fmt: skip
-def test_numbers_that_a_host_tells_are_numbers(value: Any, count: Any, number: Any, maybe: Any) -> None:
-    """None of them is beyond what there may be; what is not known stays so."""
-    for read, expected in ((_count, count), (_number, number)):
-        if expected is None:
-            with pytest.raises(ValueError, match="is no"):
-                read(value)
-        else:
-            assert expected == read(value)
-    assert maybe == _maybe(value)

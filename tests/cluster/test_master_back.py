@@ -25,7 +25,7 @@ from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job as a_job_here
-from tests.cluster.test_job_hosts import a_job, started
+from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import Inv, wait_for
 
 

@@ -82,18 +82,6 @@ def served(pages: Path) -> Iterator[Service]:
         process.kill()
 
 
-def test_a_page_that_never_serves_has_its_last_words(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last three lines of its log, or that it said nothing: ended, or not in time."""
-    paths = ServicePaths(pages)
-    paths.log.write_text("\n one\n two \nthree\nfour\n\n")
-    with pytest.raises(ClusterError, match=r"^it ended before it served a page: two / three / four$"):
-        verbs._once_it_serves(paths, SimpleNamespace(poll=lambda: 0))
-    paths.log.write_text("\n")
-    monkeypatch.setattr(verbs, "_START_S", 0.0)
-    with pytest.raises(ClusterError, match=r"^it served no page within 0 s: it said nothing$"):
-        verbs._once_it_serves(paths, SimpleNamespace(poll=lambda: None))
-
-
 def answered(capfdbinary: Any, *words: str) -> tuple[int, Any, str]:
     """The exit code of a verb, its answer, and what it complains of."""
     before = signal.getsignal(signal.SIGTERM)
@@ -140,33 +128,6 @@ def test_a_folder_that_a_killed_keeper_left_goes_with_the_next_service(pages: Pa
     assert {"jupyter-young", paths.folder.name} == {p.name for p in pages.iterdir()}
     assert WantedPage(kind="jupyter", shared="/x", port=7) == service.read_wanted(paths)
     assert 0o600 == 0o777 & paths.wanted.stat().st_mode
-
-
-@pytest.mark.parametrize(
-    ("seen_s", "stays_s", "wanted_s", "is_over"),
-    [
-        (599, 600, 9999, False),
-        (601, 600, 0, True),
-        (None, 600, 179, False),
-        (None, 600, 181, True),
-        (None, 60, 61, True),
-    ],
-)
-def test_a_page_ends_once_nobody_has_looked_for_long(
-    pages: Path, monkeypatch: pytest.MonkeyPatch, seen_s: float | None, stays_s: float, wanted_s: float, is_over: bool
-) -> None:
-    """As long as it stays after the last look; three minutes at most before the first."""
-    now, paths = 1e9, ServicePaths(pages)
-    for path, age_s in ((paths.wanted, wanted_s), (paths.seen, seen_s)):
-        if age_s is not None:
-            path.touch()
-            os.utime(path, (now - age_s,) * 2)
-    monkeypatch.setattr(service, "time", SimpleNamespace(time=lambda: now))
-    wanted = WantedPage(kind="jupyter", shared="", stays_s=stays_s)
-
-    assert is_over == service_process._is_over(paths, wanted)
-    assert ((seen_s if seen_s is not None else wanted_s) < 45) == service.is_attended(paths)
-    assert service_process._is_over(ServicePaths(pages / "gone"), wanted)
 
 
 def test_a_kept_page_says_where_it_is(pages: Path) -> None:

@@ -18,7 +18,7 @@ from cluster.metrics.command import check_target, tell_metrics
 from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
 from cluster.top.snapshot import Frame, JobSeen, Sight
-from tests.cluster.test_top import frame, seen, told, vitals_of
+from tests.cluster.frames import frame, seen, told, vitals_of
 from tests.conftest import PATIENCE_S
 
 JOB = JobSeen(

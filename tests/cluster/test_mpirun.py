@@ -10,30 +10,12 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.launch.facts import HostFacts
 from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, shown
 from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.ssh.limits import check_environment
+from tests.cluster.mpirun_words import exported, facts_of
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(4))
-
-
-def facts_of(**changes: Any) -> Any:
-    fields = {
-        "kernel": "6.8",
-        "python": "3.12.3",
-        "packages": {"horovod": "0.28.1"},
-        "mpirun": "/opt/amazon/openmpi/bin/mpirun",
-        "mpirun_version": "4.1.7",
-        "interface": "ens5",
-        "network": "10.0.1.0/24",
-        "cores": 96,
-        "gpus": 8,
-        "has_efa": False,
-        "shared": "yes",
-        "is_root": False,
-    }
-    return HostFacts(**{**fields, **changes})
 
 
 def words_for(facts: Any, **options: Any) -> Any:
@@ -53,10 +35,6 @@ def words_of(launch: Launch) -> Any:
 
 def mca(words: Any) -> Any:
     return {words[i + 1]: words[i + 2] for i, w in enumerate(words) if w == "--mca"}
-
-
-def exported(words: Any) -> Any:
-    return dict(words[i + 1].partition("=")[::2] for i, w in enumerate(words) if w == "-x")
 
 
 def test_the_command_for_gpu_hosts_with_efa() -> None:

@@ -144,30 +144,6 @@ def test_a_command_on_each_host_has_its_result(two: Cluster, master: Master) -> 
         results.check()
 
 
-def test_a_command_without_an_exit_code_was_ended_by_a_signal(two: Cluster, master: Master) -> None:
-    """While the connection lives; else it broke off."""
-    master.sends_code = False
-    with Reach(two) as reach:
-        first = reach.run([FAR], "true")[FAR]
-        master.door.close()
-        way_to(FAR, two.access).socket.unlink()
-        after = fanout.Conversation._why_no_code(
-            fanout.Conversation(
-                FAR,
-                way_to(FAR, two.access),
-                "true",
-                stdin=lambda: 0,
-                limits=Limits(),
-                memory=Memory(Path),
-                selector=fanout.selectors.DefaultSelector(),
-            )
-        )
-
-    assert first.failure
-    assert (None, Reason.SIGNAL) == (first.exit_code, first.failure.reason)
-    assert Reason.BROKE_OFF is after.reason
-
-
 def test_a_command_may_have_begun_once_it_was_handed_over(two: Cluster, master: Master) -> None:
     """Before that nothing of it is to be ended there."""
     for host, command, begun in ((FAR, "true", True), (HERE, "true", True), (FAR, None, False), (HERE, None, False)):

@@ -1,6 +1,5 @@
 """A program of the operator's own: what is typed, what is recorded, and the line that mpirun gets for it."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -9,18 +8,15 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.inventory import Cluster
 from cluster.jobs.plan import launched, write_hostfiles
 from cluster.jobs.program import Program, Trainer, seats
-from cluster.jobs.record import Job, JobPaths, JobView, Status, now
+from cluster.jobs.record import Job, JobPaths, JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor.launcher import newest_checkpoint
 from cluster.jobs.training import Training, from_scratch, next_attempt, with_python
 from cluster.launch.mpirun import plan_launch
-from tests.cluster.test_mpirun import exported, facts_of
-
-HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(2))
-CLUSTER = Cluster(name="c", hosts=HOSTS, folder=Path("/c"), shared="/efs", project="/opt/dlami-cluster")
+from tests.cluster.mpirun_words import exported, facts_of
+from tests.cluster.programs import CLUSTER, HOSTS, a_program
 
 
 @pytest.mark.parametrize(
@@ -57,16 +53,6 @@ def test_what_is_no_program_is_refused(words: Any, per: str, said: str) -> None:
     """With what to give instead."""
     with pytest.raises(ConfigError, match=said):
         Program.of(words, per)
-
-
-def a_program(per: str, **changes: Any) -> Job:
-    """A job of one, not planned yet."""
-    job = Job(
-        id="x", name="x", command=("python", "t.py"), mpirun=(), np=2, hosts=seats(HOSTS, per), profile="tcp",
-        environment={}, versions={}, revision="", created=now(), program=True, per=per,
-        python="/opt/dlami-cluster/.venv/bin/python", slots={h.address: 8 for h in HOSTS}, workdir="/home/me/x",
-    )  # fmt: skip
-    return dataclasses.replace(job, **changes)
 
 
 def line(job: Job, **facts: Any) -> Any:

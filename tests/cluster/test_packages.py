@@ -34,8 +34,8 @@ from cluster.packages.onhost.contained import Rank, words
 from cluster.packages.ready import Ready, ready
 from cluster.packages.recipe import LOCK, Recipe, environment_id, read_recipe
 from cluster.typed import from_json
+from tests.cluster.programs import CLUSTER, a_program
 from tests.cluster.small_package import never_ending_source, wheel
-from tests.cluster.test_own_program import CLUSTER, a_program
 from tests.conftest import PATIENCE_S, wait_for
 
 HERE = (Host(rank=0, address="localhost", slots=2),)

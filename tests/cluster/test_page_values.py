@@ -1,6 +1,5 @@
 """What a job's page is made of, value by value: curves, axes, shares, tables, and what is read of its folder."""
 
-import base64
 import dataclasses
 import json
 import re
@@ -12,7 +11,6 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.jobs.curves.curves import Bucket, Curve, CurveBuckets
 from cluster.jobs.curves.metrics import record_of
-from cluster.jobs.curves.rank_map import _shares
 from cluster.jobs.master import facts
 from cluster.jobs.master.host_facts import hosts_seen
 from cluster.jobs.state import JobState
@@ -22,7 +20,7 @@ from cluster.report.markup import facts as named
 from cluster.report.markup import joined, tag, text
 from cluster.report.sections import outcome
 from dlami.tasks.reports import file_name
-from tests.cluster.made_job import PNG, made_job
+from tests.cluster.made_job import made_job
 
 
 def a_curve(*values: tuple[int, float], most: int = 400, kind: str = "train", name: str = "loss") -> Curve:
@@ -66,20 +64,6 @@ def test_markup_is_ours_and_text_is_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "computing", "shares"),
-    [
-        ([1.0, 0.0, 1.0], [1.0, 1.0, 3.0], [1.0, 0.5, 2.0]), ([1.0], [1.0, 1.0], []), (None, [1.0], []), ([1.0], None, []),
-        ([1.0, 2.0], [0.0, 0.0], []), ([0.0, 0.0], [0.0, 1.0], [0.0, 2.0]), ([0.0] * 3, [0.0, 0.0, 1.0], []),
-        ([1.0, -3.0, 1.0], [1.0] * 3, []), ([1.0, float("inf"), 1.0], [1.0] * 3, []), ([1.0], ["x"], []), ([], [], []),
-        ([0.0] * 1024, [1.0] * 1024, [1.0] * 1024), ([0.0] * 1025, [1.0] * 1025, []),
-    ],
-)  # fmt: skip
-def test_shares_are_of_the_median_where_all_ranks_are_timed(inputs: Any, computing: Any, shares: list[float]) -> None:
-    """Nothing is said where one of them has no time, none was timed, or there are too many."""
-    assert shares == _shares(inputs, computing)
-
-
-@pytest.mark.parametrize(
     ("change", "is_one"),
     [
         ({}, True), ({"step": 0}, True), ({"step": 1.0}, False), ({"step": True}, False), ({"step": -1}, False),
@@ -110,28 +94,6 @@ def test_an_outcome_is_a_sentence(tmp_path: Path, state: JobState) -> None:
     assert told.startswith(bare[:-1])
     assert bare.startswith("It ")
     assert bare.endswith(".")
-
-
-def test_small_pictures_are_shown_by_name(tmp_path: Path) -> None:
-    """Eight at most, and so many bytes in all; no link, no hidden file, nothing that is no picture."""
-    (tmp_path / "b.png").write_bytes(PNG)
-    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff1")
-    (tmp_path / "c.png").write_text("<svg/>")
-    (tmp_path / "d.png").symlink_to("b.png")
-    (tmp_path / "e.png").write_bytes(PNG + bytes(60_001 - len(PNG)))
-    (tmp_path / ".f.png").write_bytes(PNG)
-    found, left = facts._pictures(tmp_path)
-    assert [("a.jpg", "image/jpeg"), ("b.png", "image/png")] == [(p.name, p.media) for p in found]
-    assert (PNG, 3) == (base64.b64decode(found[1].content), left)
-    for n in range(8):
-        (tmp_path / f"g{n}.png").write_bytes(PNG)
-    found, left = facts._pictures(tmp_path)
-    assert (8, 5) == (len(found), left)
-    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff" + bytes(59_997))
-    (tmp_path / "b.png").write_bytes(PNG + bytes(50_000 - len(PNG)))
-    found, left = facts._pictures(tmp_path)
-    assert (["a.jpg", "b.png"], 11) == ([p.name for p in found], left)
-    assert ((), 0) == facts._pictures(tmp_path / "none")
 
 
 def test_what_an_operator_gave_to_variables_is_hidden(tmp_path: Path) -> None:

@@ -1,25 +1,17 @@
 """Small parts that many tasks stand on: names of nodes, facts of hosts, cells, numbers, files, words of a command line."""
 
-import contextlib
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
-from cluster.launch.facts import _interface_of
-from cluster.launch.onhost import aws_node_names, survey
+from cluster.launch.onhost import aws_node_names
 from cluster.launch.onhost.rank import _node_of, defaults, folders, world
 from cluster.matrix import file as matrix_file
-from cluster.ssh.onhost.free_port import free_port
 from dlami.tasks.command import unwritten
-from lab import neighbours, network, nodes
-from tests.conftest import PATIENCE_S
 
 # Names of nodes -------------------------------------------------------------------------------------------------------
 
@@ -46,81 +38,7 @@ def test_names_are_written_where_they_are_other(tmp_path: Path) -> None:
     assert "" == aws_node_names.text_of(str(tmp_path / "none"))
 
 
-def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, then each time it is due: soon while there is none, after a minute once there is."""
-    clock = {"now": 1.0}
-    asked: list[float] = []
-    answers = iter(["", "10.0.0.1 8\n", "10.0.0.2 8\n"])
-
-    def ask(*where: str) -> str:
-        asked.append(clock["now"])
-        return next(answers, "")
-
-    def sleep(seconds: float) -> None:
-        clock["now"] += seconds + 0.5
-        if clock["now"] > 150:
-            raise KeyboardInterrupt
-
-    made: list[tuple[str, str]] = []
-    monkeypatch.setattr(aws_node_names, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep))
-    monkeypatch.setattr(aws_node_names, "ask", ask)
-    monkeypatch.setattr(
-        aws_node_names, "write_names", lambda nodes, _shared, *, is_master: made.append((nodes[0][0], is_master))
-    )
-    monkeypatch.setattr(aws_node_names, "_as_user", lambda *_: None)
-    with pytest.raises(KeyboardInterrupt):
-        aws_node_names.follow(str(tmp_path / "list"), "/s", "ubuntu", ("p", "r", "n"))
-    assert [1.0, 6.5] == asked[:2]
-    assert 60 < asked[2] - asked[1] < 70
-    assert [("10.0.0.1", True), ("10.0.0.2", True)] == made
-    assert "10.0.0.2 8\n" == (tmp_path / "list").read_text()
-    asked.clear()
-    made.clear()
-    clock["now"] = 130.0
-    with pytest.raises(KeyboardInterrupt):
-        aws_node_names.follow(str(tmp_path / "list"), "/s", "ubuntu")
-    assert ([], [("10.0.0.2", False)]) == (asked, made), "a worker asks nobody"
-
-
 # Facts of hosts ---------------------------------------------------------------------------------------------------------
-
-LINKS = {
-    "lo": {"addresses": ["127.0.0.1/8"]},
-    "down": {"addresses": []},
-    "eth0": {"addresses": ["fe80::1/64", "10.0.1.5/24"]},
-}
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("10.0.1.5", ("eth0", "10.0.1.0/24", "10.0.1.5")),
-        ("127.0.0.1", ("lo", "127.0.0.0/8", "127.0.0.1")),
-        ("10.0.1.6", (None, None, "")),
-        ("gpu1", ("eth0", "fe80::/64", "fe80::1")),
-    ],
-)
-def test_a_host_s_card_has_its_address(address: str, expected: Any) -> None:
-    """Where it is a name the first card that is up, which the loopback is none of."""
-    assert expected == _interface_of(address, LINKS)
-    if address == "gpu1":
-        assert (None, None, "") == _interface_of(address, {name: LINKS[name] for name in ("lo", "down")})
-
-
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe leaves nothing; a port that is given is free."""
-    assert "yes" == survey._is_writable(str(tmp_path))
-    assert [] == list(tmp_path.iterdir())
-    assert "is not there" == survey._is_writable(str(tmp_path / "none"))
-    assert "cannot be written" == survey._is_writable("/proc")
-    assert 0 < free_port() < 32768
-    assert 5 == free_port(64, 5) % 64
-    monkeypatch.setattr(survey.shutil, "which", lambda _: None)
-    assert [] == survey._gpus()
-    monkeypatch.setattr(survey.shutil, "which", lambda _: "x")
-    for said, expected in ((None, None), ("GPU 0: A\nno\nGPU 1: B\n", ["GPU 0: A", "GPU 1: B"])):
-        monkeypatch.setattr(survey, "_said", lambda *_, said=said, **__: said)
-        assert expected == survey._gpus()
 
 
 # A rank's place -------------------------------------------------------------------------------------------------------
@@ -184,80 +102,3 @@ def test_output_that_nobody_takes_ends_the_command_line(monkeypatch: pytest.Monk
 
 
 # Labs -----------------------------------------------------------------------------------------------------------------
-
-
-def test_limits_of_neighbours_are_raised_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To what the labs need, the last four times as much; never lowered; as they were once the last lab is gone."""
-    limits = tmp_path / "limits"
-    limits.mkdir()
-    monkeypatch.setattr(neighbours, "LIMITS", limits)
-    monkeypatch.setattr(neighbours, "BEFORE", tmp_path / "before.json")
-    monkeypatch.setattr(neighbours, "lab_names", lambda: ["a"])
-    neighbours.make_room([64])
-    assert not (tmp_path / "before.json").exists(), "they are not shown here"
-    before = dict(zip(neighbours.NAMES, (128, 512, 9999), strict=True))
-    neighbours._set(before)
-    neighbours.make_room([8, 8])
-    assert before == neighbours._limits()
-    neighbours.make_room([20])
-    assert [400, 800, 9999] == list(neighbours._limits().values()), "the first of them counts"
-    neighbours.make_room([30, 10])
-    assert [1000, 2000, 9999] == list(neighbours._limits().values())
-    neighbours.make_room([50])
-    assert [2500, 5000, 10000] == list(neighbours._limits().values())
-    neighbours.restore()
-    assert 2500 == neighbours._limits()["gc_thresh1"]
-    monkeypatch.setattr(neighbours, "lab_names", lambda: [])
-    neighbours.restore()
-    assert before == neighbours._limits()
-    assert not (tmp_path / "before.json").exists()
-    neighbours.restore()
-    monkeypatch.setattr(neighbours, "lab_names", lambda: ["a", "b", "c"])
-
-    def load(name: str) -> Any:
-        if name == "b":
-            raise ConfigError("damaged")
-        return SimpleNamespace(hosts=[1, 2]) if name == "a" else None
-
-    monkeypatch.setattr(neighbours, "load_lab", load)
-    assert [2] == neighbours.sizes()
-
-
-def test_only_the_lab_s_own_cables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are named; its bridge and all cables only where all of it goes."""
-    there = {"lo", "laba.1", "laba.2", "lab-a", "labab.1", "lab-ab"}
-    removed: list[str] = []
-    monkeypatch.setattr(network, "links", lambda: there)
-    monkeypatch.setattr(network, "_tool", lambda *_, stdin, **__: removed.extend(stdin.split()[2::3]))
-    network.unplug("a")
-    assert [] == removed
-    network.unplug("a", ["laba.1", "gone"])
-    assert ["laba.1"] == removed
-    removed.clear()
-    network.unplug("a", all_of_it=True)
-    assert ["lab-a", "laba.1", "laba.2"] == removed
-    assert "02:00:0a:14:00:ff" == network._hardware_address(SimpleNamespace(address="10.20.0.255"))
-
-
-def test_a_lab_host_that_failed_says_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has ended; one that is still there has not, until it is killed, and is then waited for."""
-    host = nodes.Starting.__new__(nodes.Starting)
-    host._log = tmp_path / "log"
-    for said, last in (("", "(nothing)"), ("one\n\n two \n\n", " two")):
-        host._log.write_text(said)
-        assert last.strip() == host.last_words().strip()
-    monkeypatch.setattr(nodes, "_is_elsewhere", nodes._is_alive)
-    with (
-        subprocess.Popen(["sleep", "1000"]) as host._outer,
-        subprocess.Popen(["sleep", "1000"]) as other,
-        contextlib.ExitStack() as at_end,
-    ):
-        at_end.callback(host._outer.kill)
-        at_end.callback(other.kill)
-        assert not host.has_ended()
-        nodes.end("x", [host._outer.pid, 1 << 30])
-        assert -9 == host._outer.wait(PATIENCE_S)
-        assert host.has_ended()
-        assert other.poll() is None
-    assert {Path("/tmp"), Path("/run"), Path("/dev")} <= nodes.hidden_folders()
-    assert Path("/") not in nodes.hidden_folders()

@@ -16,7 +16,7 @@ from cluster.top.snapshot import JobSeen, Sight
 from cluster.top.table import View, lines
 from lab.record import Lab
 from tests.cfn.terminal import Terminal
-from tests.cluster.test_top import frame, seen
+from tests.cluster.frames import frame, seen
 
 CLIPBOARD, TITLE, CLEAR = "\x1b]52;c;cm0gLXJmIC8=\x07", "\x1b]0;root\x1b\\", "\x1b[2J\x1b[H"
 HOSTILE = {

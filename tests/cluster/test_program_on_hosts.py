@@ -6,9 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,81 +14,13 @@ from cluster.inventory import ROOT, Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged_processes import list_script
 from lab.record import SHARED, Lab
+from tests.cluster.own_programs import STEPS, Own, begun, console, over, processes, state
 from tests.conftest import PATIENCE_S, wait_for
-
-Own = Callable[..., "subprocess.CompletedProcess[str]"]
-
-# Steps with a checkpoint after each, as anybody would write them; what is asked of it beside is in files.
-STEPS = """\
-import os, pathlib, sys, time
-from dlami import job
-
-rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["DLAMI_JOB_DIR"])
-done = int(job.resume().name.partition("-")[2]) if job.resume() else 0
-print("goes on after", done, flush=True)
-while not (folder / "enough").exists():
-    time.sleep(0.05)
-    done += 1
-    job.beat(done)
-    if rank == 0:
-        (folder / "checkpoints" / f"step-{done}").touch()
-    if job.stopping():
-        print("saved and left", flush=True)
-        sys.exit(0)
-"""
-
-
-@pytest.fixture(scope="module")
-def own(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
-    """`dlami` as an operator types it in a folder of his own; `own("train.run", "--", "hostname")`."""
-    environment = {
-        **os.environ, "CLUSTER": f"lab:{session_lab.name}", "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
-    }  # fmt: skip
-
-    def run(*words: object, timeout: float = PATIENCE_S) -> "subprocess.CompletedProcess[str]":
-        bare = ["--no-code"] if words[0] == "train.run" else []
-        typed = [sys.executable, "-m", "dlami.program", *map(str, [words[0], *bare, *words[1:]])]
-        return subprocess.run(typed, cwd="/", capture_output=True, text=True, timeout=timeout, env=environment)
-
-    (session_lab.shared / "own").mkdir(exist_ok=True)
-    (session_lab.shared / "own/steps.py").write_text(STEPS)
-    yield run
-    for job in json.loads(run("jobs.list", "--json").stdout):
-        run("jobs.stop", job["id"])
-
-
-def begun(own: Own, *words: object) -> str:
-    """A job's id, started and left alone."""
-    done = own("train.run", "--detach", "--unchecked", *words)
-    found = re.search(r"^job (\S+): ", done.stderr, re.MULTILINE)
-    assert found, done.stdout + done.stderr
-    return found[1]
-
-
-def state(lab: Lab, job: str) -> Any:
-    return json.loads((lab.shared / "jobs" / job / "state.json").read_text())
-
-
-def console(lab: Lab, job: str, attempt: int) -> str:
-    path = lab.shared / "jobs" / job / f"logs/attempt-{attempt}/console.log"
-    return path.read_text() if path.exists() else ""
-
-
-def over(lab: Lab, job: str, within_s: float = 180) -> Any:
-    """How it ended."""
-    wait_for(lambda: state(lab, job)["state"] in ("succeeded", "failed", "stopped"), within_s, f"{job} ends")
-    return state(lab, job)
 
 
 def steps(lab: Lab, job: str) -> int:
     names = (p.name for p in (lab.shared / "jobs" / job / "checkpoints").glob("step-*"))
     return max((int(name.partition("-")[2]) for name in names), default=0)
-
-
-def processes(reach: Reach, cluster: Cluster, job: str) -> list[str]:
-    results = reach.run(cluster.hosts, list_script("DLAMI_JOB", job)).check()
-    return [line for r in results.values() for line in r.text.splitlines()]
 
 
 @pytest.mark.promise("a job")

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from lab.record import Lab
-from tests.cluster.test_stage import BUCKET, hosts, s3
+from tests.cluster.lab_s3 import BUCKET
 from tests.conftest import Inv, wait_for
-
-__all__ = ["hosts", "s3"]  # fixtures
 
 MATRIX = """
 name = "speeds"

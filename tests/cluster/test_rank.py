@@ -5,19 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.hang_detection.onhost import ranks as watched
 from cluster.inventory import ROOT
 from cluster.jobs import cleanup
-from cluster.launch.onhost.rank import NAME, defaults, whole_lines, world
+from cluster.launch.onhost.rank import defaults, whole_lines, world
 from cluster.ssh.tagged_processes import end_script
 from tests.conftest import PATIENCE_S, wait_for
-from tests.processes import wait_until_it_is
 
 WRAPPER = str(ROOT / "cluster/launch/onhost/rank.py")
 
@@ -233,23 +230,6 @@ def test_a_killed_wrapper_takes_its_program_along(tmp_path: Path) -> None:
     one.communicate(timeout=PATIENCE_S)
 
     wait_for(lambda: not program.exists() or ") Z " in (program / "stat").read_text(), 30, "it is gone")
-
-
-def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Path) -> None:
-    """Its state and its stack are those of a rank."""
-    assert NAME.decode() == watched._WRAPPER == cleanup.WRAPPER
-    one = rank_of("sh", "-c", "echo $$; exec sleep 543", folder=tmp_path, DLAMI_JOB=f"watched-{os.getpid()}", DLAMI_ATTEMPT="1")  # fmt: skip
-    assert one.stdout
-    pid = int(one.stdout.readline())
-    try:
-        wait_until_it_is("sleep", pid)
-        found = watched.processes(f"watched-{os.getpid()}", "1")
-        assert {None: 2, 0: 1} == Counter(p.rank for p in found)
-        assert {one.pid, pid} < {p.pid for p in found}
-        assert pid == watched.main_processes(found)[0].pid
-    finally:
-        one.terminate()
-        one.communicate(timeout=PATIENCE_S)
 
 
 DAEMON = """

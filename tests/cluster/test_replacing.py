@@ -11,7 +11,6 @@ from cluster.recovery.replacement import Replacing
 from tests.cluster.jobs_here import wait_until
 
 SEATS = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abcde"))
-NEW = Host(rank=1, address="z", slots=1)
 Start = Callable[..., Replacing]
 
 
@@ -86,17 +85,3 @@ def test_a_host_that_was_back_and_is_gone_again_is_ended(start: Start, stack: St
     wait_until(lambda: ("end", "c", 2) in stack.told, "the other is ended")
 
     assert ("end", "b", 1) in stack.told
-
-
-def test_the_successor_is_another_host_of_that_rank(start: Start, stack: Stack) -> None:
-    """Looked for until it is there; the one that was ended is none, and news is only what was not known."""
-    replacing = start(lambda _: True)
-    replacing.begin(without("b"), SEATS)
-    wait_until(lambda: stack.looks > 3, "it has been looked more than once")
-    assert ({}, 1) == (replacing.successors(SEATS), replacing.news)
-    stack.usable = (SEATS[0], NEW, *SEATS[2:])
-    wait_until(lambda: bool(replacing.successors(SEATS)), "it is there")
-    replacing.close()
-    replacing._thread.join()
-
-    assert ({"b": NEW}, 2) == (replacing.successors(SEATS), replacing.news)

@@ -28,9 +28,9 @@ from cluster.results import send as sending
 from cluster.results.gathered import MOST_BYTES, best_checkpoint, gather
 from cluster.results.send import OWN_DISK, send
 from tests import fake_s3
+from tests.cluster.healing_jobs import DIES, healing
 from tests.cluster.jobs_here import ended, wait_until
 from tests.cluster.made_job import made_job, write_metrics
-from tests.cluster.test_healing import DIES, healing
 from tests.typed_words import typed
 
 BUCKET, PLACE = "kept", "s3://kept/trainings"

@@ -13,7 +13,6 @@ from cluster.setup import at_boot, node_settings, setup
 from cluster.setup.node_settings import apply_changes, find_changes
 from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings
-from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, Script, read_script
 from cluster.setup.setup import Done, install_environment, run_script
 from cluster.ssh.fanout import Reach
@@ -139,23 +138,6 @@ def test_a_host_tells_its_settings(programs: Any) -> None:
     assert settings.now("10.0.0.1", [])["card"] is None
 
 
-def test_a_host_without_ip_tells_its_other_settings(
-    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its frames are left as they are; one whose `ip` fails says so."""
-    gpu = ", ".join(f"{name}'s" for name in GPU_FIELDS)
-    programs(nvidia_smi=f'echo "{gpu}"')
-    monkeypatch.setattr(settings, "_SBIN", ())
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    told = settings.now("10.0.0.1", ["net.core.somaxconn"])
-    assert (None, ["index's"], ["net.core.somaxconn"]) == (
-        told["card"], [g["index"] for g in told["gpus"]], list(told["kernel"])
-    )  # fmt: skip
-    programs(ip="echo no permission >&2; exit 1")
-    with pytest.raises(RuntimeError, match="ip: no permission"):
-        settings.now("10.0.0.1", [])
-
-
 def test_commands_are_run_one_after_another(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each says why it failed, in its own last words; what takes too long is ended."""
     programs(good="exit 0", bad="echo first >&2; echo last >&2; exit 3", out="echo said; exit 3", mute="exit 3")
@@ -198,14 +180,6 @@ def test_a_host_says_whether_a_script_would_run(own: list[Any], tmp_path: Path) 
     assert (0o644, {".lock", "d1"}) == (
         (tmp_path / "stamps/d1").stat().st_mode & 0o777, {p.name for p in (tmp_path / "stamps").iterdir()}
     )  # fmt: skip
-
-
-def test_who_waits_for_another_set_up_does_not_wait_for_ever(own: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says where that one's words are."""
-    monkeypatch.setattr(onhost, "_taken", lambda lock: False)
-    monkeypatch.setattr(onhost, "_PAUSE_S", 0.0)
-    onhost.main("run", "s", "true", "d", 0.01, False, {})
-    assert ("failed", f"another set-up runs here for 0.01 s: see {onhost.LOG}") == (own[0]["state"], own[0]["why"])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cluster.recovery.host_failures import read_memory
 from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
-from tests.cluster.test_job_hosts import a_job, started
+from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import Inv, operator_of, wait_for
 
 FIRST_ONLY = ("sh", "-c", '[ "$DLAMI_ATTEMPT" != 1 ] || sleep 4321')  # ranks of the first attempt go on for ever

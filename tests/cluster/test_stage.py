@@ -9,7 +9,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ from cluster.stage import stage as staging
 from cluster.stage.onhost.etag import etag_of, is_checksum
 from lab import lab as labs
 from lab.record import Lab
-from tests import fake_s3
+from tests.cluster.lab_s3 import BUCKET
 from tests.conftest import PATIENCE_S, Inv, wait_for
-
-BUCKET = "bucket"
 
 
 class Flaky(http.server.BaseHTTPRequestHandler):
@@ -72,32 +69,6 @@ class Flaky(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *words: Any) -> None:
         """Nothing."""
-
-
-@pytest.fixture
-def s3(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client, its bucket empty at first; the hosts' credentials are in their environment's file."""
-    boto3 = pytest.importorskip("boto3")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with fake_s3.serving(lab.bridge_address) as url:
-        client = boto3.client("s3", endpoint_url=url)
-        client.create_bucket(Bucket=BUCKET)
-        client.url = url
-        yield client
-
-
-@pytest.fixture
-def hosts(cluster: Cluster, reach: Reach) -> Iterator[Any]:
-    """The lab's hosts, with a role's credentials where boto3 looks for them."""
-    reach.run(
-        cluster.hosts,
-        "rm -rf /root/data /shared/data; mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
-        "region=us-east-1\\n' >/root/.aws/credentials",
-    ).check()
-    yield cluster.hosts
-    reach.run(cluster.hosts, "rm -rf /root/.aws /root/data /shared/data")
 
 
 def asked(s3: Any, source: Any, target: Any, url: Any = None, **options: Any) -> Any:

@@ -1,20 +1,15 @@
 """How far an attempt is, by its ranks' beats or its metrics, and what a job has cost. No process, no AWS."""
 
-import dataclasses
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.jobs import cost
-from cluster.jobs.cost import Bill, priced
-from cluster.jobs.record import JobView, Status
-from cluster.jobs.state import JobState
+from cluster.jobs.cost import Bill
 from cluster.jobs.supervisor import steps as cluster_steps
 from cluster.jobs.supervisor.steps import Step, Steps
 from cluster.provider import Paid
-from tests.cluster.jobs_here import a_job
 
 T = 1_800_000_000.0
 
@@ -77,26 +72,6 @@ def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch:
     assert steps.last == Step(number=2, at=T)
 
 
-def test_steps_of_ranks_that_beat_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first as they tell when it was; a step that is no news is as old as it was."""
-    monkeypatch.setattr(cluster_steps, "steady_now", lambda: T + 50)
-    steps = Steps(lambda: 1 / 0, T, beats(0, None, None))  # type: ignore[return-value]
-    steps.look()
-    assert (None, None) == (steps.first, steps.last)
-    steps._beats = beats(9, 3, T + 20)
-    steps.look()
-    assert (Step(number=3, at=T + 20), Step(number=9, at=T + 50)) == (steps.first, steps.last)
-    monkeypatch.setattr(cluster_steps, "steady_now", lambda: T + 60)
-    steps.look()
-    assert steps.last == Step(number=9, at=T + 50)
-    steps._beats = beats(10, 4, T + 70)
-    steps.look()
-    assert (Step(number=3, at=T + 20), Step(number=10, at=T + 60)) == (steps.first, steps.last)
-    ahead = Steps(lambda: [], T, beats(1, 1, T + 99))
-    ahead.look()
-    assert ahead.first == Step(number=1, at=T + 60), "no host's clock makes a first step later than now"
-
-
 def paid(begins_h: float, ends_h: float | None, usd: float | None = 2.0) -> Paid:
     return Paid(begins=T + begins_h * 3600, ends=None if ends_h is None else T + ends_h * 3600, usd_per_hour=usd)
 
@@ -119,33 +94,3 @@ def paid(begins_h: float, ends_h: float | None, usd: float | None = 2.0) -> Paid
 def test_a_job_costs_what_its_instances_do_meanwhile(instances: Any, dollars: float | None) -> None:
     """Four hours from T on; unknown where one of them has no price."""
     assert dollars == Bill(instances).dollars(T, T + 4 * 3600)
-
-
-VIEW = JobView(
-    job=a_job("true", "j", stack="us-east-1/demo"),
-    status=Status(state=JobState.SUCCEEDED),
-    folder="/j",
-    owner="o",
-    age_s=1.0,
-)
-
-
-@pytest.mark.parametrize(
-    ("asked", "is_asked_here"),
-    [
-        (Bill((paid(0, None),)), False),
-        (Bill((paid(0, None), paid(0, None, None))), True),
-        (None, True),
-        (Bill(()), False),
-    ],
-)
-def test_prices_are_asked_for_here_where_the_master_does_not_know_them(
-    asked: Bill | None, is_asked_here: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of them, once for each stack."""
-    stacks: list[str] = []
-    monkeypatch.setattr(cost, "_can_have_cost", lambda job: bool(job.job.stack))
-    monkeypatch.setattr(cost, "remembered", lambda stack: stacks.append(stack))
-    alone = dataclasses.replace(VIEW, job=a_job("true", "k"))
-    assert 3 == len(priced([VIEW, VIEW, alone], lambda stack: asked))
-    assert (["us-east-1/demo"] if is_asked_here else []) == stacks

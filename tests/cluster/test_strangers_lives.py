@@ -1,6 +1,5 @@
 """Programs of every kind through a whole life: logged, stopped, resumed, killed, crashed, hung, healed, swept."""
 
-# ruff: noqa: F811 - fixtures of other files are imported to be arguments here
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +12,8 @@ from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged_processes import list_script
 from lab.record import Lab
-from tests.cluster.test_program_on_hosts import Own, begun, console, over, own, processes, state  # noqa: F401
-from tests.cluster.test_strangers import ACCELERATE_LAUNCH, accelerate, example, mpi4py  # noqa: F401
+from tests.cluster.others_programs import ACCELERATE_LAUNCH, example
+from tests.cluster.own_programs import Own, begun, console, over, processes, state
 from tests.conftest import wait_for
 
 # The same thing three times, as anybody would write it: steps together, a checkpoint after each, USR1 means leave.

@@ -446,19 +446,6 @@ def test_a_job_is_taken_up_as_its_lost_supervisor_left_it(stage: Stage, is_known
         assert three.noticed
 
 
-def test_what_failed_before_the_master_went_counts(stage: Stage) -> None:
-    """A job that could not be started twice is not started once more because its master comes back."""
-    stage.begin(a_healing(attempt=2), JobState.HEALING, ended="2026-11-24T00:00:00+00:00")
-    failed = [
-        dataclasses.replace(supervise._begin(a_healing(attempt=n)), what=Ending.LAUNCH, text="no mpirun", ended=5.0)
-        for n in (1, 2)
-    ]
-    write_json(stage.paths.attempts, {"attempts": [dataclasses.asdict(one) for one in failed]})
-    assert (status := stage.see_through(2))
-    assert (JobState.FAILED, []) == (status.state, stage.attempts)
-    assert "no mpirun; not tried again: it could not be started twice, one time after the other" == status.cause
-
-
 def a_waiting(**changes: Any) -> Job:
     return a_healing(**{"hosts": (), "whole_hosts": (), "wanted": (A, B, C), "ticket": 1, **changes})
 
@@ -534,55 +521,6 @@ def test_a_job_keeps_its_place_while_its_master_is_away(stage: Stage) -> None:
     stage.prepared = [raises(StopAsked())]
     assert (status := stage.see_through())
     assert JobState.QUEUED is status.state is stage.status_on_record().state
-
-
-def test_who_waits_looks_the_more_rarely_the_more_are_before_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says its place, once; a record that cannot be read now is looked for again."""
-    monkeypatch.setattr(queueing, "_LOOK_S", 2.0)
-    others = [JobPaths(stage.paths.folder.with_name(f"k{n:02}")) for n in range(12)]
-
-    def put(paths: JobPaths, state: JobState, **job: Any) -> None:
-        paths.folder.mkdir(exist_ok=True)
-        write_job(paths, a_waiting(**{"id": paths.folder.name, **job}))
-        write_json(paths.status, dataclasses.asdict(Status(state=state, supervisor=this_process())))
-
-    put(others[0], JobState.RUNNING, hosts=(A, B, C))
-    for n in range(1, 12):
-        put(others[n], JobState.QUEUED, ticket=n)
-    stage.begin(a_waiting(ticket=20), JobState.QUEUED)
-    slept: list[float] = []
-
-    def sleep(_: Any, seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 2:
-            for paths in others[3:]:
-                put(paths, JobState.STOPPED)
-        if len(slept) == 3:
-            for paths in others[1:3]:
-                put(paths, JobState.STOPPED)
-        if len(slept) == 4:
-            job = stage.paths.job.read_text()
-            stage.paths.job.write_text("{")
-            stage.paths.public.rename(stage.paths.folder / "public")
-            damaged.append(job)
-        if len(slept) == 5:
-            stage.paths.job.write_text(damaged[0])
-            put(others[0], JobState.STOPPED)
-
-    damaged: list[str] = []
-    monkeypatch.setattr(Patience, "sleep", sleep)
-    stage.plays, stage.prepared = [ends(DONE)], [on(A, B)]
-    assert stage.see_through()
-    assert [20.0, 20.0, 6.0, 2.0, 2.0] == slept
-    stage.folder.do(lambda: None)
-    said = [line.removeprefix("dlami: ") for line in stage.paths.console(1).read_text().splitlines()]
-    assert said[:5] == [
-        "place 12 in the queue, waits for 10.0.0.[0-2], taken by k00",
-        "place 3 in the queue, waits for 10.0.0.[0-2], taken by k00",
-        "place 1 in the queue, waits for 10.0.0.[0-2], taken by k00",
-        "its own record cannot be read",
-        "its turn has come: 10.0.0.[0-1]",
-    ]
 
 
 @pytest.mark.parametrize(("hosts", "used"), [((), ()), ((A,), (A, B, C))])

@@ -24,7 +24,7 @@ from cluster.ssh.result import Result
 from cluster.ssh.terminate import end_processes
 from cluster.stage.stage import is_shared
 from lab.record import Lab
-from tests.cluster.test_job_hosts import a_job, started
+from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import Inv, wait_for
 
 TALK = r"""printf 'welcome %s\n-- 3 lines\n{"runs": [], "steps": 7}\nno newline {"result"' "$(date +%N)"

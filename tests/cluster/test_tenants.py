@@ -20,7 +20,7 @@ from cluster.ssh.options import way_to
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job
-from tests.cluster.test_two_users import ACCOUNT, opened_to_all
+from tests.cluster.other_accounts import ACCOUNT, opened_to_all
 from tests.conftest import wait_for
 
 EVE, BOB = "dlami-eve", "dlami-bob"

@@ -4,13 +4,11 @@ import dataclasses
 import io
 import json
 import os
-import socket
-import struct
 import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,60 +20,22 @@ from cluster.files import write_json
 from cluster.hang_detection.onhost.ranks import all_beats, beats
 from cluster.hang_detection.rank_state import Phase
 from cluster.hosts import Host
-from cluster.top.collector import FRAME_S, SPREAD_S
 from cluster.top.columns import size
-from cluster.top.command import Screen, TopRequest, _frames, check, sort_named
+from cluster.top.command import Screen, TopRequest, check, sort_named
 from cluster.top.onhost import counters
 from cluster.top.onhost import jobs as onhost_jobs
 from cluster.top.onhost.gpus import Gpus
 from cluster.top.onhost.jobs import Jobs
-from cluster.top.onhost.ping import Ping
 from cluster.top.outliers import MEASURES, with_odd
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
 from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank, Sight
 from cluster.top.table import SORTS, View, in_order, lines, scrolled
 from dlami import heartbeat as dlami_beat
+from tests.cluster.frames import ANSWER, LATER, frame, seen, told
 from tests.cluster.made_job import made_job
 from tests.conftest import wait_for
 
 AS_IT_IS = View()
-RECORDED = Path(__file__).parents[1] / "recorded/gpu-now"
-ANSWER: dict[str, Any] = {
-    "question": 1, "now": 100.0, "cpu": {"busy": 50, "all": 200, "cores": 4}, "memory": {"total": 1000, "used": 400},
-    "net": {"in": 1000, "out": 2000}, "disk": {"read": 0, "written": 0}, "full": 0.25, "gpus": None, "ping_s": 0.0002,
-    "ranks": [{"job": "j", "attempt": 1, "rank": 0, "step": 7, "phase": 2, "silent_s": 0.1}], "jobs": None,
-}  # fmt: skip
-LATER = {
-    **ANSWER, "now": 102.0, "cpu": {"busy": 150, "all": 400, "cores": 4}, "net": {"in": 5000, "out": 2000},
-    "disk": {"read": 4000, "written": 200},
-}  # fmt: skip
-
-
-def told(name: str) -> dict[str, Any]:
-    text = next(RECORDED.glob(f"{name}*.csv")).read_text()
-    return {**ANSWER, "gpus": {"lines": text.splitlines(), "age_s": 0.5, "error": ""}}
-
-
-def seen(rank: int, ranks: int = 1, **more: Any) -> HostSeen:
-    """A host that trains as the others do, but for what is said."""
-    own = [{**ANSWER["ranks"][0], "rank": rank * ranks + n} for n in range(ranks)]
-    fields = {name: more.pop(name) for name in ("own_images_per_s", "wait_share", "input_share") if name in more}
-    vitals = vitals_of({**ANSWER, "ranks": own})
-    trained = tuple(
-        dataclasses.replace(r, **{"own_images_per_s": 100.0, "wait_share": 0.2, "input_share": 0.05, **fields})
-        for r in vitals.ranks
-    )
-    given: dict[str, Any] = {"answer_s": 0.003, "ping_s": 0.0002, "rates": rates(vitals_of(ANSWER), vitals_of(LATER))}
-    return HostSeen(
-        host=Host(rank=rank, address=f"10.0.0.{rank + 1}", slots=ranks),
-        sight=more.pop("sight", Sight.SEEN),
-        vitals=dataclasses.replace(vitals, ranks=trained),
-        **{**given, **more},
-    )
-
-
-def frame(*hosts: HostSeen, jobs: tuple[JobSeen, ...] = ()) -> Frame:
-    return Frame(time=1_800_000_000.0, cluster="c", hosts=with_odd(hosts), jobs=jobs)
 
 
 def text_of(shown: Frame, view: View = AS_IT_IS, width: int = 200, height: int | None = None) -> list[str]:
@@ -112,43 +72,6 @@ def test_gpus_as_nvidia_smi_prints_them(name: Any, use: Any, celsius: Any, watts
     assert watts == vitals.gpus[0].watts
     assert vitals.gpu_trouble.startswith(trouble)
     assert bool(trouble) == bool(vitals.gpu_trouble)
-
-
-class Owed:
-    """A cluster with a host that owes its answer, so that all waits are as long as they may be; and its clock."""
-
-    def __init__(self) -> None:
-        self.now, self.asked_at = 100.0, list[float]()
-
-    def first_answers(self, timeout_s: float) -> None:
-        self.now += timeout_s
-
-    def ask(self) -> None:
-        self.asked_at.append(self.now)
-        self.now += SPREAD_S
-
-    def listen(self, timeout_s: float) -> None:
-        self.now += timeout_s
-
-    listen_until_answered = listen
-
-    def frame(self) -> float:
-        return self.now
-
-
-def test_a_frame_is_shown_in_time_though_a_host_owes_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So long after its questions, and one every so often; who was long in showing one has the next at once, and one."""
-    owed, quits = Owed(), list[float]()
-    monkeypatch.setattr("cluster.top.command.time", SimpleNamespace(monotonic=lambda: owed.now))
-    shown = []
-    for frame in _frames(cast(Any, owed), 1.0, lambda: owed.now > 107.0 and not quits.append(owed.now)):
-        shown.append(cast(float, frame))
-        owed.now += 2.5 if len(shown) == 3 else 0.0
-
-    first, late = 100.0 + FRAME_S, 102.0 + 2 * FRAME_S + 2.5
-    assert [first, first + 1, first + 2, late, late + 1] == pytest.approx(owed.asked_at)
-    assert [at + FRAME_S for at in owed.asked_at] == pytest.approx(shown)
-    assert 107.1 > quits[0], "it is looked all the time"
 
 
 @given(st.data())
@@ -424,34 +347,6 @@ def test_what_the_kernel_counts_is_told_in_bytes_and_ticks(monkeypatch: pytest.M
     cards |= {"/sys/class/net/e1/device", counters.SCRATCH}
     assert {"in": 30, "out": 40} == counters.counters()["net"]
     assert 0.8 == counters.counters()["full"]
-
-
-class Network(Ping):
-    """A ping whose packets come back as a test says, from a socket of ours."""
-
-    def __init__(self, *packets: tuple[int, int, float]) -> None:
-        """packets: kind, number and after how many seconds, of each that is read."""
-        super().__init__(["10.0.0.1", "10.0.0.2"])
-        if self._socket:
-            self._socket.close()
-        self.packets = list(packets)
-        self._is_raw = False
-        self._socket = cast("Any", SimpleNamespace(recvmsg=self.receive))
-
-    def receive(self, *sizes: int) -> Any:
-        if not self.packets:
-            raise BlockingIOError
-        kind, number, after_s = self.packets.pop(0)
-        at = divmod(round((1000.0 + after_s) * 1e9), 10**9)
-        data = b"" if kind < 0 else struct.pack("!BBHHH", kind, 0, 0, 1, number)
-        return data, [(socket.SOL_SOCKET, 35, struct.pack("@qq", *at))], 0, None
-
-
-def test_only_answers_to_what_was_sent_count() -> None:
-    """Whatever else comes before them; one that is earlier than its question, by a clock that was set, took no time."""
-    replies = Network((-1, 1, 0), (8, 1, 0), (0, 9, 0), (0, 1, 0.25), (0, 2, -1.0))
-    assert [0.25, 0.0] == pytest.approx(replies._replies({1: 1000.0, 2: 1000.0}))
-    assert [] == replies._replies({1: 1000.0})
 
 
 @pytest.mark.parametrize(

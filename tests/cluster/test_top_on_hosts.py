@@ -27,22 +27,11 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.garbage import garbage_for_python
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 LONG_S = PATIENCE_S  # for anything; a busy machine is slow
 GPU = (Path(__file__).parents[1] / "recorded/gpu-now/p4d.24xlarge-535.183.01-training.csv").read_text()
-
-
-@contextmanager
-def garbage_for_python(reach: Reach, host: Host) -> Iterator[None]:
-    """Its Python says the same, whatever it is told."""
-    python = "/usr/bin/python3"
-    program = "#!/bin/sh\\nwhile read -r x; do echo garbage; done\\n"
-    reach.run([host], f"mv {python} {python}.kept; printf '{program}' >{python}; chmod 755 {python}").check()
-    try:
-        yield
-    finally:
-        reach.run([host], f"mv {python}.kept {python}").check()
 
 
 def command_line(*words: str) -> list[str]:

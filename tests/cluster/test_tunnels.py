@@ -1,13 +1,11 @@
 """Pages that the master serves: TensorBoard as its user finds it, what others see of it, and that nothing is left."""
 
-import contextlib
 import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -18,21 +16,21 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import ROOT, Cluster
+from cluster.errors import ClusterError
+from cluster.inventory import Cluster
 from cluster.jobs.record import jobs_folder
 from cluster.kill.kill import KnownJobs, find_leftovers
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
-from cluster.tunnels import client, service
+from cluster.tunnels import client
 from cluster.tunnels.events import Runs
 from cluster.tunnels.local_port import join
 from cluster.tunnels.service import Wanted
 from lab.record import Lab
-from tests.cluster.test_job_records import on_record
+from tests.cluster.pages import fetched, listening, tensorboard
+from tests.cluster.records import on_record
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
-LISTENING = "ss -Htln | awk '{print $4}' | sort -u"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
 
 
@@ -52,48 +50,12 @@ def job(lab: Lab) -> Iterator[str]:
     subprocess.run(["rm", "-r", str(paths.folder)], check=True)
 
 
-@contextlib.contextmanager
-def tensorboard(lab: Lab, *words: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, str]]]:
-    """`inv tensorboard`, once it has said its address. It is ended by Ctrl-C."""
-    task = subprocess.Popen(
-        [sys.executable, "-m", "invoke", "tensorboard", *words, "--json", "--no-browser"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
-    )
-    try:
-        assert task.stdout and task.stderr
-        line = task.stdout.readline()
-        assert line, task.stderr.read()
-        yield task, json.loads(line)
-    finally:
-        if task.poll() is None:
-            task.send_signal(signal.SIGINT)
-        try:
-            task.wait(PATIENCE_S)
-        finally:
-            task.kill()
-
-
-def fetched(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
-        return page.status, page.read()
-
-
 def answers(url: str) -> bool:
     """Whether the page is there now."""
     try:
         return bool(fetched(url)[0] == 200)
     except (OSError, http.client.HTTPException):
         return False
-
-
-def listening(reach: Reach, cluster: Cluster) -> dict[str, set[str]]:
-    """Addresses on which each host listens, but for its sshd's."""
-    results = reach.run(cluster.hosts, LISTENING).check()
-    return {h.address: {a for a in r.text.split() if not a.endswith(":22")} for h, r in results.items()}
 
 
 @pytest.mark.promise("pages")
@@ -249,15 +211,6 @@ def test_both_ways_are_passed_on_until_both_have_ended() -> None:
     assert b"answer" * 1000 == browser.makefile("rb").read()
     passing.join(PATIENCE_S)
     assert not passing.is_alive()
-
-
-def test_a_folder_that_another_user_has_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody gets at a secret by being there first."""
-    monkeypatch.setattr(service, "_BASE", tmp_path)
-    (tmp_path / f"dlami-tunnels-{os.getuid()}").mkdir(mode=0o755)
-
-    with pytest.raises(ConfigError, match="not a folder of this user alone"):
-        service.services_folder()
 
 
 def test_the_browser_s_arguments_hold_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,8 @@
 
 import dataclasses
 import shlex
-import stat
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -19,12 +16,10 @@ from cluster.ssh.options import way_to
 from cluster.tunnels import jupyter_packages
 from cluster.tunnels.client import Services
 from cluster.tunnels.service import Service, Wanted
-from tests.cluster.test_tunnels import listening
+from tests.cluster.other_accounts import ACCOUNT, opened_to_all
+from tests.cluster.pages import listening
 
 PEOPLE = ("dlami-ann", "dlami-bob")
-ACCOUNT = """\
-useradd --create-home --shell /bin/bash {0} && usermod -p '*' {0} && install -d -m 700 -o {0} ~{0}/.ssh &&
-install -m 600 -o {0} ~root/.ssh/authorized_keys ~{0}/.ssh/"""
 STATUS = """\
 import sys, urllib.request, urllib.error
 try: print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.stdin.read()}", timeout=300).status)
@@ -32,26 +27,6 @@ except urllib.error.HTTPError as e: print(e.code)"""
 ALL_THAT_CAN_BE_READ = (
     "cat /proc/*/cmdline /proc/*/environ /var/tmp/dlami-tunnels-*/*/* 2>/dev/null | tr '\\0' '\\n'; true"
 )
-
-
-def closed_folders() -> list[str]:
-    """Those above the project and its interpreter that other users may not pass, as root's home is."""
-    parents = {p for path in (ROOT, Path(sys.executable).resolve()) for p in path.parents}
-    return [shlex.quote(str(p)) for p in sorted(parents) if not p.stat().st_mode & stat.S_IXOTH]
-
-
-@contextmanager
-def opened_to_all(reach: Reach, cluster: Cluster) -> Iterator[None]:
-    """While it lasts the master lets everybody pass to the project, as a cluster's does."""
-    folders = " ".join(closed_folders())
-    if not folders:
-        yield
-        return
-    reach.run([cluster.master], f"chmod o+x {folders}").check()
-    try:
-        yield
-    finally:
-        reach.run([cluster.master], f"chmod o-x {folders}")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cluster.matrix.run import Run
 from cluster.matrix.state import Entry, State, Store
 from dlami.tasks import data
 from dlami.tasks import matrix as typed_matrix
-from tests.cluster.test_job_records import on_record
+from tests.cluster.records import on_record
 from tests.typed_words import typed
 
 CELLS = """

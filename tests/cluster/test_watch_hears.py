@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.hang_detection import watch as watching
-from cluster.hang_detection.rank_state import MISSING, Phase, RankSeen
+from cluster.hang_detection.rank_state import MISSING, Phase
 from cluster.hang_detection.stack_dumps import Taken
 from cluster.hang_detection.standstill import Look
 from cluster.hang_detection.watch import RankWatch
@@ -169,24 +169,6 @@ def test_a_host_s_old_word_is_carried_on_and_ranks_that_nobody_told_of_are_start
     assert (17.5, False) == (known.silent_s, known.is_heard)
 
 
-def test_a_rank_that_goes_on_is_alive_and_one_within_its_limit_is(scene: Scene) -> None:
-    """By a beat since the last look, else by what its phase may take; not by its processor time."""
-
-    def alive(**beat: Any) -> bool:
-        scene.clock.now += 1
-        scene.hears(A, 0, **{"phase": Phase.STEP, "step": 1, "since": 0.0, "count": 7, **beat})
-        scene.hears(B, 1, **{"phase": Phase.STEP, "step": 1, "since": 0.0, "count": 7, "at": HOST_NOW - 10})
-        before = scene.watch.alive_at()
-        scene.watch._judge()
-        return scene.watch.alive_at() != before
-
-    assert alive(at=HOST_NOW - 10)
-    assert not alive(at=HOST_NOW - 10, cpu_s=99.0)
-    assert alive(at=HOST_NOW - 9, count=8)
-    assert alive(at=HOST_NOW - 9, count=8, phase=Phase.SAVE), "900 s at first"
-    assert not alive(at=HOST_NOW - 9, count=8)
-
-
 @pytest.mark.parametrize(
     ("hang_after", "silent_s", "looks", "hangs"),
     [
@@ -263,52 +245,6 @@ def test_a_silent_shared_folder_is_looked_for_where_no_rank_begins(scene: Scene)
     assert "no progress for 90 s after step 0" in found.text
 
 
-@pytest.mark.parametrize(
-    ("rank", "is_held"),
-    [
-        ({"phase": Phase.SAVE, "silent_s": 30.1}, True),
-        ({"phase": Phase.EVALUATE, "silent_s": 30.1}, True),
-        ({"phase": Phase.SAVE, "silent_s": 30.0}, False),
-        ({"phase": Phase.STEP, "silent_s": 99.0}, False),
-        ({"phase": Phase.START, "silent_s": 99.0}, False),
-        ({"phase": Phase.START, "silent_s": 99.0, "state": "D"}, True),
-        ({"phase": Phase.START, "silent_s": 99.0, "state": MISSING}, True),
-        ({"phase": Phase.SAVE, "silent_s": 99.0, "state": ""}, False),
-    ],
-)
-def test_whom_a_silent_file_server_may_hold_up(scene: Scene, rank: dict[str, Any], is_held: bool) -> None:
-    """Those that save, evaluate or wait for the kernel, once a step would be late."""
-    one = RankSeen(**{"rank": 0, "host": "a", "state": "S", **rank})
-    assert ([one] if is_held else []) == scene.watch._held([one])
-
-
-def test_held_up_ranks_are_looked_at_once_a_minute(scene: Scene) -> None:
-    """And are in trouble only where the folder is."""
-    beat = {"phase": Phase.SAVE, "step": 7, "at": HOST_NOW - 40}
-    for looks in (1, 1, 2):
-        scene.hears(A, 0, **beat)
-        scene.hears(B, 1, **beat)
-        scene.watch._judge()
-        assert (looks, None) == (scene.taken, scene.watch.trouble())
-        scene.clock.now += 31.0
-
-
-def test_a_silent_program_that_does_not_beat_is_warned_of_and_lives_by_what_it_prints(scene: Scene) -> None:
-    """Its silence is said as long as it lasts, and warned of once."""
-    for _ in range(3):
-        scene.hears(A, 0, cpu_s=1.0)
-        scene.watch._judge()
-        scene.clock.now += 601.0
-    assert scene.watch.silence() == scene.said[0].removeprefix("warning: ")
-    assert 1 == len(scene.said)
-    alive_at = scene.watch.alive_at()
-    assert 1e9 + NOW == alive_at
-    scene.paths.console(1).write_text("a line\n")
-    scene.hears(A, 0, cpu_s=1.0)
-    scene.watch._judge()
-    assert ("", 1e9 + scene.clock.now) == (scene.watch.silence(), scene.watch.alive_at())
-
-
 def test_a_silence_that_the_operator_calls_a_hang_is_one(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,41 +259,6 @@ def test_a_silence_that_the_operator_calls_a_hang_is_one(
     assert found
     assert Ending.HANG is found.kind
     assert "no progress for 60 s" in found.text
-
-
-@pytest.mark.parametrize(
-    ("told", "is_judged"),
-    [
-        ([], False),
-        ([{}], False),
-        ([{"phase": Phase.STEP}], True),
-        ([{"phase": Phase.STEP}, {}], True),
-        ([{"phase": Phase.STEP, "state": ""}, {}], False),
-        ([{"phase": Phase.STEP, "state": ""}, {"state": ""}], True),
-        ([{"state": ""}], False),
-        ([{"phase": Phase.START, "is_mute": True}], False),
-    ],
-)
-def test_who_is_judged_by_beats(told: list[dict[str, Any]], is_judged: bool) -> None:
-    """Where a rank that lives beats, or one has that ended as all others did."""
-    assert is_judged is watching._is_judged_by_beats(
-        [RankSeen(**{"rank": n, "host": "a", "state": "S", **one}) for n, one in enumerate(told)]
-    )
-
-
-def test_what_phases_took_is_learnt_from_the_newest_attempt_that_left_it(
-    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A damaged file is passed over; the attempt's own is no earlier one."""
-    paths = JobPaths(tmp_path)
-    for attempt, text in (
-        (1, {"longest": [1, 2, 3, 4, 50]}), (2, {"longest": [1, 2, 3, 4, 60]}), (3, {}), (4, {"longest": [9] * 5}),
-    ):  # fmt: skip
-        paths.logs(attempt).mkdir(parents=True)
-        (paths.logs(attempt) / "pace.json").write_text(json.dumps(text))
-    assert [1.0, 2.0, 3.0, 4.0, 60.0] == watching._earlier_silences(paths, 4)
-    assert [1.0, 2.0, 3.0, 4.0, 50.0] == watching._earlier_silences(paths, 2)
-    assert [] == watching._earlier_silences(paths, 1)
 
 
 def test_the_watch_leaves_what_phases_took_and_outlives_a_fault_of_its_own(

@@ -236,19 +236,6 @@ def test_a_stack_that_cannot_be_had_says_why(
     assert gone["error"].startswith("no stack: FileNotFoundError: ")
 
 
-def test_a_folder_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is touched by another process, which may hang."""
-    assert ("", "is not there") == (stacks._folder_trouble(str(tmp_path)), stacks._folder_trouble(str(tmp_path / "x")))
-    monkeypatch.setattr(stacks, "_FOLDER_S", 0.05)
-    (tmp_path / "ls").write_text("#!/bin/sh\nexec sleep 5\n")
-    (tmp_path / "ls").chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        assert "does not answer within 0.05 s" == stacks._folder_trouble(str(tmp_path))
-    monkeypatch.setenv("PATH", "/none")
-    assert "" == stacks._folder_trouble(str(tmp_path / "x"))
-
-
 def test_each_rank_s_stack_is_of_what_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else of its first Python; the folder's trouble goes with them."""
     found = [
@@ -318,29 +305,3 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
     assert "watching: a" not in said
     with pytest.raises(rank_reports._Over):
         listener._go_on(None)
-
-
-def test_processes_of_a_job_are_known_by_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this job and attempt, with rank, name, and the processor time of themselves and of their children that ended."""
-    job = f"tags-{os.getpid()}"
-    tags = {"PATH": os.environ["PATH"], "DLAMI_JOB": job, "DLAMI_ATTEMPT": "2"}
-    with (
-        begun(["sleep", "4321"], env={**tags, "OMPI_COMM_WORLD_RANK": "3"}) as rank,
-        begun(["sleep", "4321"], env=tags) as daemon,
-        begun(["sleep", "4321"], env={**tags, "DLAMI_ATTEMPT": "1"}),
-    ):
-        read, ticks = ranks._read, ranks._TICKS
-        used = f"{ticks} {2 * ticks} {4 * ticks} {8 * ticks}".encode()
-
-        def with_time(path: str) -> bytes:
-            data = read(path)
-            head, mark, tail = data.rpartition(b")")
-            fields = tail.split()
-            return (
-                head + mark + b" " + b" ".join([*fields[:11], used, *fields[15:]]) if path.endswith("/stat") else data
-            )
-
-        monkeypatch.setattr(ranks, "_read", with_time)
-        found = sorted(ranks.processes(job, "2"))
-        assert sorted([(rank.pid, 3), (daemon.pid, None)]) == [(p.pid, p.rank) for p in found]
-        assert {(os.getpid(), "sleep", 15.0)} == {(p.ppid, p.name, p.cpu_s) for p in found}

@@ -7,27 +7,17 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.stage.stage import request_of
-from eks.cluster import EksCluster
 from eks.document import Document
 from eks.plugins import efa_image
 from eks.render import rendered
-from eks.services import JUPYTER, TENSORBOARD, page_documents, page_secret
+from eks.services import JUPYTER, TENSORBOARD, page_documents
 from eks.staging import staging_job
 from tests.eks import crd
 from tests.eks.clusters import LOCAL, OPEN, VARIANTS, cluster
+from tests.eks.rendered import documents
 from tests.eks.strict import KubeTools
 
 EVERYBODY = ("0.0.0.0/0", "::/0")
-
-
-def documents(of: EksCluster) -> list[Document]:
-    """All that this cluster file makes: what is rendered, a staging and what opens a page."""
-    found = [one for noun in rendered(of).values() for one in noun]
-    job = staging_job(of, request_of("s3://bucket/in", f"{of.shared}/data", environment={"AWS_REGION": "us-east-1"}))
-    assert job.environment
-    secret = page_secret(of, TENSORBOARD, token="t" * 32, password="sha256:a:b", certificate=("PEM", "PEM"))
-    local = staging_job(of, request_of("s3://bucket/in", "/local/in")).documents if of.settings.local else []
-    return [*found, *job.documents, *local, job.environment, secret]
 
 
 ALL = {

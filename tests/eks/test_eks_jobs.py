@@ -15,10 +15,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.cleanup import sweep
-from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.noise_filter import _BEGIN, _END
 from cluster.ssh.options import CONFIG_VARIABLE
-from cluster.ssh.result import Result
 from cluster.sync.job_code import put_code
 from cluster.sync.onhost import store
 from cluster.sync.snapshot import take
@@ -264,33 +261,6 @@ def test_a_pod_that_is_gone_has_left_nothing_behind(tmp_path: Path, monkeypatch:
         (tmp_path / "ssh_config").write_text(f"Host *\n    Port {port}\n")
         monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "ssh_config"))
         assert () == sweep(gone, "job-1").left
-
-
-@pytest.mark.parametrize(
-    ("then", "left"),
-    [
-        ("refused", ()),
-        ("broken", ("worker: the connection broke before the command ended",)),
-        ("answers", ("worker: 7 sleep",)),
-    ],
-)
-def test_a_pod_that_breaks_off_is_asked_once_more(
-    monkeypatch: pytest.MonkeyPatch, then: str, left: tuple[str, ...]
-) -> None:
-    """It was being ended as it was asked; what is known of it is what the second look finds."""
-    worker = Host(rank=1, address="worker", slots=1)
-
-    def result(what: str) -> Result:
-        if what == "answers":
-            text = f"{_BEGIN}7 sleep\n{_END}".encode()
-            return Result(host=worker, exit_code=0, stdout=text, seconds=0.1)
-        reason = {"refused": Reason.REFUSED, "broken": Reason.BROKE_OFF}[what]
-        return Result(host=worker, exit_code=None, seconds=0.1, failure=Failure(reason=reason))
-
-    answers = iter(("broken", then))
-    monkeypatch.setenv(CONFIG_VARIABLE, "/shared/ssh_config")
-    monkeypatch.setattr("cluster.jobs.cleanup.on_all", lambda *_: {worker: result(next(answers))})
-    assert left == sweep([worker], "job-1").left
 
 
 def test_a_pod_that_has_ended_keeps_no_stop_waiting() -> None:

@@ -2,11 +2,8 @@
 
 import base64
 import contextlib
-import functools
 import json
-import os
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,31 +12,25 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.hosts import Host
-from cluster.inventory import ROOT
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.onhost.frame import framed
-from cluster.ssh.options import CONFIG_VARIABLE
-from cluster.stage.stage import Staged
 from dlami.tasks import eks as typed_eks
 from dlami.tasks.eks import EksTrainOptions
-from eks import image_build, outputs, page_client, progress, staging_client
 from eks import jobs as eks_jobs
-from eks.cluster import EksCluster, of_values
-from eks.document import _could_be_another
+from eks import page_client, progress, staging_client
 from eks.job_spec import Order
 from eks.jobs import EksJobs
 from eks.kubectl import KubectlError
 from eks.launcher import Launcher, exit_code
 from eks.page_client import PodPage
-from eks.pods import await_workers, mpijob_name, write_cluster
+from eks.pods import await_workers, mpijob_name
 from eks.services import JUPYTER, TENSORBOARD
 from eks.staging import StagingJob
 from eks.staging_client import INDEX
 from tests.conftest import PATIENCE_S, wait_for
-from tests.eks.clusters import IMAGE, LUSTRE, VARIANTS, cluster
+from tests.eks.clusters import VARIANTS
 
 CLUSTER = VARIANTS["least"]
 
@@ -216,17 +207,6 @@ def test_a_job_that_is_over_is_read_once(objects: Objects, capsys: pytest.Captur
         jobs.follow("a-1")
 
 
-def test_a_stop_waits_for_pods_that_run(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has ended keeps nobody waiting; one that stays is named."""
-    objects.kinds = {KIND: [training()], "pods": [pod("w-0", "worker", "terminated", "Succeeded")]}
-    EksJobs(CLUSTER).stop("a-1")
-    assert [] == objects.kinds[KIND]
-    objects.kinds["pods"].append(pod("w-1", "worker"))
-    monkeypatch.setattr(eks_jobs, "_GONE_S", -1.0)
-    with pytest.raises(ClusterError, match=r"^a-1 is deleted, but pods of it stay: w-1; 'kubectl describe pod' says"):
-        EksJobs(CLUSTER).stop("a-1")
-
-
 def test_what_is_left_is_asked_of_launchers_that_run(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of jobs that are over, nor of pods that still wait."""
     objects.kinds = {
@@ -295,49 +275,6 @@ def test_a_staging_says_how_it_went_per_node_and_is_cleared_away(
     objects.refuses |= {"delete job", "delete secret"}
     staging_client._clear(objects, job)
     assert ["job stage-1 stays: it is held", "secret stage-1 stays: it is held"] == capsys.readouterr().err.splitlines()
-
-
-def test_progress_of_a_pod_is_what_it_says(objects: Objects) -> None:
-    """By its node; one whose word is there is not asked again."""
-    watched = staging_client.Watched()
-    found = [stage_pod("p-0", 0, "Running", framed({"at": 3, "of": 9})), stage_pod("p-1", 1, "Succeeded", b"")]
-    objects.kinds["pods"] = found
-    watched.staged[1] = Staged(Host(rank=1, address="x", slots=1), None, RESULT)
-    staging_client._look(objects, found, watched)
-
-    assert {"node-p-0": (3, 9)} == {host.address: at for host, at in watched.at.items()}
-    assert {1: None} == {n: one.error for n, one in watched.staged.items()}
-
-
-def test_what_never_runs_is_given_up() -> None:
-    """At once where Kubernetes says that it never will, else after the time that a node may take."""
-
-    def waits(word: str) -> dict[str, Any]:
-        state = {"waiting": {"reason": word, "message": f"{word} here"}}
-        return {"metadata": {"name": "p"}, "status": {"containerStatuses": [{"state": state}]}}
-
-    staging_client._give_up([waits("ContainerCreating")], staging_client._START_S)
-    for pods, waited_s, why in (
-        ([waits("ContainerCreating"), waits("ImagePullBackOff")], 0.0, "ImagePullBackOff here"),
-        ([waits("ContainerCreating")], staging_client._START_S + 1, "ContainerCreating here"),
-        ([], staging_client._START_S + 1, "no pod was made"),
-    ):
-        with pytest.raises(ClusterError, match=f"^no pod of it runs: {why}; nothing was staged$"):
-            staging_client._give_up(pods, waited_s)
-    job = StagingJob(name="x", pods=2, documents=[], environment=None)
-    assert "0 of 2 pods run; ContainerCreating here" == staging_client._waits([waits("ContainerCreating")], job)
-    assert "1 of 2 pods run" == staging_client._waits([stage_pod("p", 0, "Running", b"")], job)
-    for conditions, is_over in (
-        ([], False),
-        ([("Failed", "True")], True),
-        ([("Complete", "False")], False),
-        ([("Suspended", "True")], False),
-    ):
-        status = {"conditions": [{"type": kind, "status": how} for kind, how in conditions]}
-        assert is_over == staging_client._is_over([{"status": status}])
-    assert staging_client._is_over([])
-    assert 7 == staging_client._index({"metadata": {"annotations": {INDEX: "7"}}})
-    assert 0 == staging_client._index({"metadata": {}})
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------
@@ -498,25 +435,6 @@ def test_workers_are_hosts_once_their_sshd_greets(tmp_path: Path, monkeypatch: p
     assert ["a-1", ""] == [mpijob_name(tmp_path / name) for name in ("hostfile", "none")]
 
 
-def test_a_launcher_s_workers_are_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the order says of words and results, and on the shared folder; every ssh reads its settings."""
-    (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAA\n")
-    hosts = (Host(rank=0, address="localhost", slots=0), Host(rank=1, address="10.0.0.9", slots=4))
-    monkeypatch.setattr("eks.launcher.await_workers", lambda *_: hosts)
-    monkeypatch.setattr("eks.launcher.write_cluster", functools.partial(write_cluster, keys=tmp_path))
-    monkeypatch.setenv(CONFIG_VARIABLE, "")
-    launcher = Launcher.__new__(Launcher)
-    launcher._folder, launcher._is_told_to_leave = tmp_path / ".eks/a-1", False
-    for results in ("", "s3://bucket/results"):
-        launcher._order = Order(job="a-1", submission="s", name="a", words=(), shared="/efs", results=results)
-        found = launcher._reached()
-        assert ("a-1", "/efs", str(ROOT), "", results) == (
-            found.name, found.shared, found.project, found.notify, found.results,
-        )  # fmt: skip
-        assert [(h.address, h.slots) for h in hosts] == [(h.address, h.slots) for h in found.hosts]
-        assert str(tmp_path / ".eks/a-1/ssh_config") == os.environ[CONFIG_VARIABLE]
-
-
 def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
     """Nothing of a job that is not there; afterwards nobody answers."""
     with progress.told(JobPaths(tmp_path / "none"), 0) as port:
@@ -541,45 +459,4 @@ def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
 # What a cluster file says ---------------------------------------------------------------------------------------------
 
 
-def files_of(made: EksCluster) -> tuple[str, str]:
-    return made.settings.efs, made.settings.fsx
-
-
-def test_a_file_s_own_outputs_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the stack only what is open, which it may know."""
-    asked: list[tuple[Any, ...]] = []
-    told = {
-        "FileSystem": "fs-0000000a",
-        "FastFileSystem": "fs-0000000b",
-        "FastName": "abcdefgh",
-        "InstanceType": "g5.xlarge",
-    }
-    monkeypatch.setattr(outputs, "_asked", lambda _cluster, *lacking: asked.append(lacking) or told)
-    for whole in (cluster(), cluster("l", LUSTRE)):
-        assert whole == outputs.completed(whole)
-    assert [] == asked
-    bare = of_values({"name": "x", "eks": IMAGE, "storage": {"fsx_gib": 1200}}, Path())
-    assert ("fs-0000000a", "fs-0000000b:abcdefgh") == files_of(outputs.completed(bare))
-    own = of_values({"name": "x", "eks": {"efs": "fs-0000000c", **IMAGE}, "storage": {"fsx_gib": 1200}}, Path())
-    assert ("fs-0000000c", "fs-0000000b:abcdefgh") == files_of(outputs.completed(own))
-    two = outputs.completed(cluster("t", nodes={"instance_type": ["g5.12xlarge", "g5.xlarge"]}))
-    assert ("g5.xlarge", (), 1) == (two.instance_type, two.other_types, two.gpus)
-    assert [(outputs._FILES,), (outputs._FILES,), (outputs._TYPE,)] == asked
-
-
-@pytest.mark.parametrize(
-    ("text", "is_other"), [("1e3", True), ("0o17", True), ("y", True), ("nan", True), ("a1", False), ("0x", False), ("word", False)]
-)  # fmt: skip
-def test_a_word_that_another_reader_takes_for_a_number_is_known(text: str, is_other: bool) -> None:
-    """Or for true and false."""
-    assert is_other == _could_be_another(text)
-
-
 # The image -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_build_s_processes_are_there_until_the_last_has_ended() -> None:
-    """Looked for as a group, which a script and its tools are."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as process:
-        assert image_build._is_there(process.pid)
-    assert not image_build._is_there(process.pid)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ConfigError
-from eks.kubectl import BINARY_VARIABLE, Kubectl, KubectlError, _documents, sentence
+from eks.kubectl import BINARY_VARIABLE, Kubectl, KubectlError, sentence
 from tests.conftest import wait_for
 from tests.processes import SHEBANG
 
@@ -58,29 +58,10 @@ def test_a_complaint_is_one_sentence_with_what_to_do(complaint: str, parts: tupl
     assert "\n" not in said and "memcache" not in said
 
 
-@pytest.mark.parametrize(
-    ("said", "names"),
-    [
-        ("", []),
-        ('{"kind":"List","items":[{"kind":"Pod","metadata":{"name":"a"}}]}', ["a"]),
-        ('{"kind":"PodList","items":[]}', []),
-        ('{"kind":"Pod","metadata":{"name":"a"}}\n{"kind":"Pod","metadata":{"name":"b"}}\n', ["a", "b"]),
-    ],
-)
-def test_an_answer_is_documents(said: str, names: list[str]) -> None:
-    """One object, a list, several one after another as `create` prints them, or nothing."""
-    assert names == [one["metadata"]["name"] for one in _documents(said)]
-
-
 def test_without_kubectl_a_sentence_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BINARY_VARIABLE, "/nowhere/kubectl")
     with pytest.raises(ConfigError, match=r"/nowhere/kubectl cannot be started .*kubernetes\.io"):
         Kubectl("blue", "dlami").get("pods")
-
-
-def test_what_answers_with_no_json_is_named() -> None:
-    with pytest.raises(KubectlError, match="no JSON"):
-        _documents("Welcome to the jump host")
 
 
 def test_a_port_that_does_not_open_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from cluster.health.check import About, Answer
 from cluster.health.history import write_command
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import may_be_busy, silence_problem
-from cluster.health.quick_check import _may_write, look_at_hosts
-from cluster.health.system import NETWORK, fstab_problems
+from cluster.health.quick_check import look_at_hosts
+from cluster.health.system import NETWORK
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
@@ -120,17 +119,6 @@ def test_a_program_that_fails_there_is_no_reason_to_replace_the_host() -> None:
     assert "replaced" not in said.do
 
 
-def test_a_silence_is_judged_by_the_silences_of_others() -> Any:
-    """Where all greet after nine seconds, one that has not yet is no exception; a single one has all the time."""
-
-    def talks(*pauses: Any) -> Any:
-        return [SimpleNamespace(has_spoken=p is not None, pause_s=p or 0.0) for p in pauses]
-
-    assert 36.0 == peers._patience_s(talks(1.0, 9.0, None))
-    assert 0.4 == peers._patience_s(talks(0.1, 0.1, 0.1, None))
-    assert peers.ALONE_S == peers._patience_s(talks(None)) == peers._patience_s(talks(0.1, None))
-
-
 @pytest.fixture
 def ssh_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An `ssh` that runs the command on this machine, after what a start-up file there does."""
@@ -162,21 +150,6 @@ def test_a_shell_that_prints_and_ends_has_failed(ssh_to_here: Any) -> None:
     assert "failed" == peers.ssh(["127.0.0.1"], [], limit_s=30.0)["127.0.0.1"]["state"]
 
 
-@pytest.mark.parametrize(("answers", "state"), [(0, "failed"), (1, "late"), (2, "late"), (3, "stalled")])
-def test_who_falls_silent_is_judged_by_how_far_it_came(answers: int, state: str, monkeypatch: Any) -> None:
-    """Only in the middle of the bulk, after all small messages, is it the frames' size that does not get through."""
-    monkeypatch.setattr(peers, "SILENT_S", 0.0)
-    monkeypatch.setattr(peers, "STALLED_S", 0.0)
-    said = f"echo {peers.BEGIN.decode().strip()}; " + "read -r x; date +%s.%N; " * answers
-    talk = peers._Talk("10.0.0.2", ["sh", "-c", f"{said} exec cat >/dev/null"])
-    while not talk.has_spoken or len(talk._exchanges) < answers:
-        assert talk.hear()
-    result = talk.said(0.0)
-    os.waitpid(talk._pid, 0)
-
-    assert (state, answers) == (result["state"], len(result["exchanges"])), result
-
-
 def this_machine(folder: Any, **settings: Any) -> Cluster:
     """A cluster of this machine alone, which is not asked over SSH."""
     (folder / "hosts").write_text("localhost slots=1\n")
@@ -193,19 +166,6 @@ def test_a_look_does_not_make_the_shared_folder(tmp_path: Path) -> None:
         assert any(p.what == f"{cluster.shared} is not there" for p in report.problems[cluster.master])
         assert any("not in the history" in note for note in report.notes)
         assert not (tmp_path / "not-mounted").exists()
-
-
-@pytest.mark.parametrize(("path", "kept"), [("/efs", False), ("/home", True)])
-def test_a_look_is_kept_though_something_else_is_not_mounted(path: str, kept: bool) -> None:
-    """The shared folder alone is where it would go."""
-    files = {"/etc/fstab": f"fs-1:/ {path} nfs4 rw 0 0\n", "/proc/self/mounts": "/dev/root / ext4 rw 0 0\n"}
-    problems = fstab_problems(json.dumps(files), About(host=HOST, shared="/efs"))
-    there = {"place:/efs": Answer(status="ok", out=json.dumps({"exists": True}))}
-
-    assert ["mounts"] == [p.check for p in problems]
-    assert kept is _may_write(there, problems, "/efs")
-    assert _may_write(there, [], "/efs")
-    assert not _may_write({}, [], "/efs")
 
 
 @pytest.mark.parametrize("says_if_busy", [False, True])

@@ -1,10 +1,7 @@
 """Judges at their borders, by a few lines or fields of an answer; and how questions are asked on a host. No GPU."""
 
 import dataclasses
-import json
-import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from cluster.clusterfile.instance_types import known_types
 from cluster.health import checks, fabric, gpu, xid
 from cluster.health.check import About, Answer, finding_on
-from cluster.health.onhost import peers, probe
+from cluster.health.onhost import probe
 from cluster.health.questions import read_answers
 from cluster.health.verdict import Unreadable, Verdict
 from cluster.hosts import Host
@@ -134,30 +131,6 @@ def test_what_cannot_be_asked_says_why(ask: dict[str, Any], answers: dict[str, A
         assert {**answers, **(dict.fromkeys(names, empty) if status else {})} == said
 
 
-def test_parts_that_fail_leave_the_others_their_answers() -> None:
-    """One that is missing has what became of the whole."""
-
-    def fails() -> None:
-        raise ValueError("odd")
-
-    readings: dict[str, Callable[..., Any]] = {"sum": lambda a, b: a + b, "fails": fails}
-    parts = [
-        {"name": "x", "reading": "sum", "arguments": [1, 2]},
-        {"name": "y", "reading": "fails", "arguments": []},
-        {"name": "z", "reading": "none", "arguments": []},
-    ]
-    said = probe._parts({"parts": parts}, readings)
-    assert ("ok", 0, "3", 1) == tuple(said["x"][k] for k in ("status", "code", "out", "size"))
-    assert ("failed", 70, "", "ValueError: odd") == tuple(said["y"][k] for k in ("status", "code", "out", "err"))
-    assert ("failed", 70, "KeyError: 'none'") == tuple(said["z"][k] for k in ("status", "code", "err"))
-    answers: dict[str, Any] = {}
-    whole = {"status": "ok", "out": json.dumps({"x": said["x"]}), "code": 0}
-    probe._file(answers, {"name": "q", "parts": parts[:2]}, whole)
-    assert {"x": said["x"], "y": {"status": "ok", "out": "", "code": 0}} == answers
-    probe._file(answers, {"name": "q", "parts": parts[:2]}, {"status": "timeout", "out": "{", "code": None})
-    assert {"x": "timeout", "y": "timeout"} == {name: one["status"] for name, one in answers.items()}
-
-
 @pytest.mark.parametrize(
     ("now", "on_processor_s", "works", "disk_works", "more_s", "is_over"),
     [
@@ -184,56 +157,3 @@ def test_a_question_s_time_is_up_where_it_does_nothing(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert is_over is child.is_over()
     assert (more_s if is_over or now <= 110 else now + 0.5 - 110) == child.more_s
-
-
-def test_a_session_s_pauses_are_the_longest_after_which_it_went_on() -> None:
-    """What it says in pieces is put together; a greeting before its own begin is none of it."""
-    talk = peers._Talk(
-        "10.0.0.2", ["sh", "-c", f"printf 'motd\\n{peers.BEGIN.decode().strip()}\\n12'; echo .5; exec sleep 60"]
-    )
-    talk._heard -= 100.0
-    while not talk.has_spoken or not talk._exchanges:
-        assert talk.hear()
-    assert 12.5 == talk._exchanges[0][1]
-    assert 100.0 <= talk.pause_s < 150.0
-    assert b"" == talk._tail
-    talk._heard -= 1e6
-    assert talk.hangs(1.0)
-    assert "late" == talk.said(1e9)["state"]
-
-
-@pytest.mark.parametrize(
-    ("exchanges", "tail", "ended", "silent_s", "error", "state", "says"),
-    [
-        (peers.EXCHANGES, bytes(peers.BULK) + f"{peers.BULK}\n".encode(), True, 0.0, "", "whole", ""),
-        (peers.EXCHANGES, b"", True, 0.0, "", "failed", ""),
-        (peers.EXCHANGES, b"", False, 0.0, "", "late", ""),
-        (peers.EXCHANGES, b"", False, 1e6, "", "stalled", ""),
-        (1, b"", False, 1e6, "", "late", ""),
-        (0, b"", False, 0.0, "", "late", ""),
-        (0, b"", False, 1e6, "", "failed", f"no word within {max(50.0, peers.SILENT_S):.0f} s"),
-        (0, b"", False, 1e6, "no route", "failed", "no route"),
-        (0, b"", True, 0.0, "no route", "failed", "no route"),
-    ],
-)
-def test_what_a_session_came_to(
-    exchanges: int, tail: bytes, ended: bool, silent_s: float, error: str, state: str, says: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Whole only with all its bytes; what ssh complains of is said before its silence."""
-    talk = object.__new__(peers._Talk)
-    talk._exchanges, talk._tail, talk._heard = [[0.0, 0.0, 0.0]] * exchanges, tail, time.monotonic() - silent_s
-    talk._pid = 0
-    monkeypatch.setattr(peers._Talk, "error", error)
-    monkeypatch.setattr(peers._Talk, "_has_ended", lambda _: ended)
-    monkeypatch.setattr(peers.os, "kill", lambda *_: None)
-    found = talk.said(50.0)
-    assert (state, says, exchanges) == (found["state"], found["error"], len(found["exchanges"]))
-
-
-def test_a_process_that_has_gone_takes_no_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the rest of its family was on a processor counts."""
-    monkeypatch.setattr(probe, "_family", lambda pid: [2**30, os.getpid()])
-    assert probe._processor_s(1) > 0
-    assert "" == probe._state(2**30)
-    assert "R" == probe._state(os.getpid())

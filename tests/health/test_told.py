@@ -1,6 +1,5 @@
 """What health tells and reads at its borders: files, sums, earlier looks, a watch over looks. No host is asked."""
 
-import datetime
 import json
 import os
 import socket
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
-from cluster.health import command, deep, history, net, stray_processes
+from cluster.health import command, history, stray_processes
 from cluster.health.check import About, Answer
 from cluster.health.history import Look
 from cluster.health.onhost import pairs, readings
@@ -48,41 +46,6 @@ def test_looks_before_count_back_to_the_first_in_which_a_host_was_fit() -> None:
     assert "10.0.0.1: unfit in the 4 looks before too: if it was repaired since, replace it" in said
     assert "10.0.0.2: unfit in the look before too" in said
     assert {} == report("1", before=(look("1"), look())).unfit_before()
-
-
-@pytest.mark.parametrize(
-    ("when", "time"),
-    [
-        ("last", "03:00"),
-        ("30m", "03:00"),
-        ("60m", "03:00"),
-        ("3601s", "02:00"),
-        ("2h", "02:00"),
-        ("3h", "01:00"),
-        ("1d", "01:00"),
-    ],
-)
-def test_an_earlier_look_is_the_newest_of_that_age(when: str, time: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the oldest there is."""
-
-    class Four(datetime.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.datetime(2026, 11, 23, 4, tzinfo=tz)
-
-    monkeypatch.setattr(datetime, "datetime", Four)
-    looks = [look(time=f"2026-11-23T0{n}:00:00+00:00") for n in (1, 2, 3)]
-    found = history._look_at(looks, when)
-    assert found
-    assert f"2026-11-23T{time}:00+00:00" == found.time
-    assert history._look_at([], when) is None
-
-
-@pytest.mark.parametrize("when", ["", "2", "h", "2 h", "2w", "yesterday"])
-def test_an_age_that_is_none_is_refused(when: str) -> None:
-    """With what there is to write."""
-    with pytest.raises(ConfigError, match=r"--since .*: expected 'last' or an age like 30m, 2h or 1d"):
-        history._look_at([look()], when)
 
 
 def test_looks_are_read_as_the_master_found_them() -> None:
@@ -120,35 +83,6 @@ def test_changes_are_said_with_the_look_that_they_are_since() -> None:
     assert f"nothing changed{since}" == command.changes(report("1", before=(look("1"),)), "last")
     assert str(report("1")) + "\n(there is no earlier look to compare with)" == command.changes(report("1"), "last")
     assert ("10.0.0.1", "", "") == tuple(command._only_host(report(bad)) for bad in ("1", "12", ""))
-
-
-def answers(kind: str = "", speeds: dict[str, str] | None = None) -> Any:
-    given = {"instance": {"instance-type": kind} if kind else {}, "speeds": speeds or {}}
-    return {name: Answer(status="ok", out=json.dumps(said)) for name, said in given.items()}
-
-
-def test_a_line_s_rate_is_the_lowest_of_any_host() -> None:
-    """By its instance type, else by its fastest card; none where that is not known."""
-    fast, slow = {"/sys/class/net/e0/speed": "25000\n", "/sys/class/net/e1/speed": "1000\n"}, {"/net/e0/speed": "10000"}
-    assert 10.0 == net._line_gbit({HOSTS[0]: answers(speeds=fast), HOSTS[1]: answers(speeds=slow)})
-    assert 25.0 == net._line_gbit({HOSTS[0]: answers(speeds={**fast, "/net/lo/speed": "99000", "/net/e2/speed": "-1"})})
-    assert None is net._line_gbit({HOSTS[0]: answers(speeds=fast), HOSTS[1]: answers()})
-    assert None is net._line_gbit({}) is net._line_gbit({HOSTS[0]: {}})
-    assert 100.0 == net._line_gbit({HOSTS[0]: answers("p4d.24xlarge", {"/net/e0/speed": "1000"})})
-
-
-@pytest.mark.parametrize(
-    ("name", "pool"),
-    [
-        ("GPU 3 product", "GPUproduct"),
-        ("GPU 0 copy", "GPUcopy"),
-        ("memory copy", "memory copy"),
-        ("product", "product"),
-    ],
-)
-def test_gpus_are_compared_with_each_other(name: str, pool: str) -> None:
-    """Whatever their number; nothing else is put together."""
-    assert pool == deep._pool(name)
 
 
 def test_two_sides_measure_each_other() -> None:

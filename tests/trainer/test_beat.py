@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlami.heartbeat import MAGIC, RECORD, VERSION, Beat, Phase, beat_file
-
-
-def told(file: Path) -> dict[str, Any]:
-    """The record as somebody else reads it."""
-    count, magic, version, phase, pid, step, first, at, since, *longest, again = RECORD.unpack(file.read_bytes())
-    assert (count, MAGIC, VERSION) == (again, magic, version)
-    return {
-        "count": count, "phase": Phase(phase), "pid": pid, "step": step, "first": first, "at": at, "since": since,
-        "longest": longest,
-    }  # fmt: skip
+from dlami.heartbeat import Beat, Phase, beat_file
+from tests.trainer.beats import told
 
 
 @pytest.fixture

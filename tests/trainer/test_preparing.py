@@ -247,27 +247,6 @@ def test_a_conversion_that_cannot_be_is_refused(
     assert says in capsys.readouterr().err and not (raw.parent / "out").exists()
 
 
-def test_what_a_conversion_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its help says; a rank's part and processes are its share of all."""
-    a = program.parser().parse_args(["--raw", "r", "--out", "o"])
-    assert (480, 85, "decode", 0, 1, False) == (
-        a.shorter_side, a.quality, a.image_check, a.first_number, a.ranks, a.check,
-    )  # fmt: skip
-    assert [None] * 6 == [
-        getattr(a, n)
-        for n in ("synsets", "val_labels", "train_shards", "validation_shards", "part", "processes")
-    ]  # fmt: skip
-    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(6))
-    assert ((1, 1), 6) == (program.own_part(), program.own_processes())
-    for name, value in (("RANK", "2"), ("SIZE", "4"), ("LOCAL_SIZE", "4")):
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    assert ((3, 4), 1) == (program.own_part(), program.own_processes())
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "9")
-    assert 1 == program.own_processes()
-
-
 def test_the_quality_and_the_kind_of_a_repaired_picture() -> None:
     """A better quality takes more bytes; CMYK is called so, and its colours stay."""
     data = saved(64, 64, "PNG")

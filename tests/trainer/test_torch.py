@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlami.heartbeat import Phase, beat_file
+from tests.trainer.beats import told
 from tests.trainer.conftest import Ranks, run_program
-from tests.trainer.test_beat import told
 from trainer.common.checkpoints.checkpoint import Folder
 from trainer.common.data import sampler
 from trainer.common.data.records import parse, read_all

@@ -1,8 +1,6 @@
 """The PyTorch trainer's parts, one by one, without shards and other ranks; and what of it needs no PyTorch."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,6 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import run_program
-from trainer.common.files.errors import CommonError
-from trainer.resnet50_torch import __main__ as program
 from trainer.resnet50_torch import rng
 from trainer.resnet50_torch.rng import Crop
 
@@ -154,29 +150,3 @@ def test_views_are_where_their_sources_have_them(view: Any, height: int, width: 
 def test_a_crop_follows_its_numbers(height: int, width: int, numbers: Any, least: float, crop: Crop) -> None:
     """Aspect, height, top and left; the first try that fits counts, and all of the picture where none does."""
     assert crop == rng.random_crop(height, width, np.array(numbers), least)
-
-
-def test_an_interpreter_without_pytorch_is_told_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each that is missing by its name for pip; an old Python by its version; help is there all the same."""
-    found = {"torch": None, "PIL": None}
-    monkeypatch.setattr(program, "find_spec", lambda name: found.get(name, importlib.util.find_spec("json")))
-    says = (
-        rf"^{sys.executable} lacks torch, pillow: install it there \({sys.executable} -m pip install torch pillow\), or"
-    )
-    with pytest.raises(CommonError, match=says):
-        program.check_interpreter()
-    assert 1 == program.main(["--synthetic"])
-    assert "lacks torch, pillow" in capsys.readouterr().err
-    for word in ("-h", "--help"):
-        with pytest.raises(SystemExit):
-            program.main([word])
-        assert "Trains a ResNet over PyTorch's ranks." in capsys.readouterr().out
-    found.clear()
-    program.check_interpreter()
-    monkeypatch.setattr(program.sys, "version_info", (3, 10, 4))
-    with pytest.raises(CommonError, match=r"is Python 3\.10, and the trainer wants 3\.11 or later: make PyTorch's"):
-        program.check_interpreter()
-    monkeypatch.setattr(program.sys, "version_info", (3, 11, 0))
-    program.check_interpreter()

@@ -5,15 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
+from tests.trainer_maskrcnn.overlaps import one_iou
 from trainer.maskrcnn import boxes
 from trainer.maskrcnn.config_network import GROWTH
-
-
-def one_iou(a: np.ndarray, b: np.ndarray) -> float:
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    shared = max(width, 0.0) * max(height, 0.0)
-    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared
-    return shared / union if union > 0 else 0.0
 
 
 def greedy(found: np.ndarray, scores: np.ndarray, limit: int, threshold: float) -> list[int]:

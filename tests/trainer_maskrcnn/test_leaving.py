@@ -2,7 +2,6 @@
 
 import gc
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.common.checkpoints.checkpoint import Folder
-from trainer.common.files.errors import TrainerError
 from trainer.common.ranks import gc_freeze
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.common.ranks.stopping import Stop, Terminated
@@ -133,28 +131,6 @@ def saved(job: Path) -> list[int]:
     return [int(p.stem.removeprefix("step-")) for p in sorted(job.glob("checkpoints/step-*.json"))]
 
 
-@pytest.mark.parametrize(
-    ("box", "mask", "scores", "is_reached"),
-    [
-        (0, 0, {"box_ap": 0.9, "mask_ap": 0.9}, False),
-        (0.5, 0, {"box_ap": 0.5}, True),
-        (0.5, 0, {"box_ap": 0.49, "mask_ap": 0.9}, False),
-        (0, 0.5, {"box_ap": 0.1, "mask_ap": 0.5}, True),
-        (0.5, 0.4, {"box_ap": 0.5, "mask_ap": 0.4}, True),
-        (0.5, 0.4, {"box_ap": 0.5, "mask_ap": 0.39}, False),
-        (0.5, 0.4, {"box_ap": 0.4, "mask_ap": 0.5}, False),
-        (0.5, 0, {}, False),
-    ],
-)
-def test_every_target_that_is_given_has_to_be_reached(
-    shapes: Path, alone: None, box: float, mask: float, scores: dict[str, float], is_reached: bool
-) -> None:
-    """One that is not given never ends a training."""
-    attempt, _ = attempt_at(shapes, None, 0, f"TEST.BOX_TARGET={box}", f"TEST.MASK_TARGET={mask}")
-    attempt.scores = scores
-    assert is_reached == attempt._reached_targets()
-
-
 def test_a_loss_that_is_no_number_is_told_and_not_saved(shapes: Path, tmp_path: Path, alone: None) -> None:
     """With the losses that are none; the training ends there."""
     attempt, _ = attempt_at(shapes, tmp_path, 4, one=float("nan"), due=1.0)
@@ -228,27 +204,6 @@ def test_the_last_step_is_saved_and_evaluated_once(
     judge.start({}, 70)
     attempt._after_train()
     assert "step     70  evaluation: " in capsys.readouterr().out and not judge.is_running
-
-
-def test_variables_come_from_the_checkpoint_or_from_what_is_loaded(shapes: Path, tmp_path: Path, alone: None) -> None:
-    """On the rank that has them alone; a checkpoint that lacks one is of another version."""
-    attempt, _ = attempt_at(shapes, tmp_path, 6)
-    given: dict[str, Any] = {}
-    attempt.steps.assign = given.update  # type: ignore[method-assign, assignment]
-    attempt._set_variables(attempt.steps)
-    assert {} == given
-    kept = {"w": np.full(3, 7, np.float32), "global_step": np.array(1, np.int64), "more": np.zeros(1)}
-    attempt._restored = dict(kept)
-    attempt._set_variables(attempt.steps)
-    assert ([7] * 3, 6, {"w", "global_step"}) == (given["w"].tolist(), given["global_step"], set(given))
-    assert {} == attempt._restored
-    attempt._restored = {"global_step": np.array(1)}
-    with pytest.raises(TrainerError, match=r"the checkpoint in .* lacks w: it is of another version; give another"):
-        attempt._set_variables(attempt.steps)
-    given.clear()
-    attempt.ranks, attempt._restored = replace(attempt.ranks, rank=1), dict(kept)
-    attempt._set_variables(attempt.steps)
-    assert {} == given
 
 
 def test_what_a_rank_is_fed_has_its_rate_and_its_requests(shapes: Path, alone: None) -> None:

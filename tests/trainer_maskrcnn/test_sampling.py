@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, evaluate, random_boxes
-from tests.trainer_maskrcnn.test_boxes import one_iou
+from tests.trainer_maskrcnn.overlaps import one_iou
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import RpnConfig

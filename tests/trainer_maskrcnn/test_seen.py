@@ -212,29 +212,6 @@ def test_only_the_first_rank_says_what_an_evaluation_found(
     assert "instances_x.json has 1 categories, the model 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("told", "size"),
-    [
-        ("480x640", (480, 640)),
-        ("1x99999", (1, 99999)),
-        ("0x5", None),
-        ("5x0", None),
-        ("100000x5", None),
-        ("5x100000", None),
-        ("5x5x5", None),
-        ("", None),
-    ],
-)
-def test_a_size_of_an_export_is_height_by_width(told: str, size: tuple[int, int] | None) -> None:
-    """Of one to five digits each; what needs none must not be given one."""
-    if size:
-        assert size == export._image_size(told, is_needed=True)
-    else:
-        with pytest.raises(ConfigError, match="ONNX is written for images of one size: give --image-size"):
-            export._image_size(told, is_needed=True)
-    assert export._image_size(None, is_needed=False) is None
-
-
 def test_an_export_is_of_the_form_that_its_name_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

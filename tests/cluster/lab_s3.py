@@ -1,0 +1,3 @@
+"""A fake S3 that lab hosts reach."""
+
+BUCKET = "bucket"
