@@ -117,4 +117,4 @@ def test_what_must_not_leave_this_machine_is_refused_before_anything_is_made(
     brought = Checkout(account_of_all, file, said.append, root=tmp_path)
     assert (False, []) == (brought.bring(), said), "no master waits for it"
     with pytest.raises(FieldError, match="the checkout comes to the nodes over SSH"):
-        with_(file, access=with_(file.access, key_pair=""))
+        with_(file, access=with_(file.access, key_pair="")).check_stack()
