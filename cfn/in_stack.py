@@ -79,21 +79,16 @@ def file_of(aws: Aws, name: str) -> ClusterFile:
 
 def differences(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
     """Return a line for each field in which the file differs from what the stack was last made from."""
-    here = values(file)
-    names = sorted((here.keys() | in_stack.keys()) - {"name", "region"})
-    return [
-        f"{n} is {here.get(n, 'the default')} here, {in_stack.get(n, 'the default')} in the stack"
-        for n in names
-        if here.get(n) != in_stack.get(n)
-    ]
+    return [f"{name} is {here} here, {there} in the stack" for name, here, there in _differing(file, in_stack)]
 
 
 def moves(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
     """Return the fields that an update changes, as `nodes.workers: 1 -> 2`."""
-    here = values(file)
+    return [f"{name}: {there} -> {here}" for name, here, there in _differing(file, in_stack)]
+
+
+def _differing(file: ClusterFile, in_stack: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return name, value here and value in the stack of each field that differs."""
+    here, default = values(file), "the default"
     names = sorted((here.keys() | in_stack.keys()) - {"name", "region"})
-    return [
-        f"{n}: {in_stack.get(n, 'the default')} -> {here.get(n, 'the default')}"
-        for n in names
-        if here.get(n) != in_stack.get(n)
-    ]
+    return [(n, here.get(n, default), in_stack.get(n, default)) for n in names if here.get(n) != in_stack.get(n)]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.clusterfile import reader
-from cluster.clusterfile.checks import FieldError, expanded
-from cluster.clusterfile.model import ON_NODES, REGION, ClusterFile, is_of_a_stack
+from cluster.clusterfile.checks import REGION, FieldError, expanded
+from cluster.clusterfile.model import ON_NODES, ClusterFile, is_of_a_stack
 from cluster.errors import ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host, read_hostfile

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError, match, network_of
+from cluster.clusterfile.checks import FieldError, match, match_if_set, network_of
 
 MODES = ("ssh", "ssm", "eic")  # the last two: no port is open, the AWS CLI connects to the master
 
@@ -44,17 +44,14 @@ class Access:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
-        if self.permissions_boundary:
-            match(
-                "access.permissions_boundary",
-                self.permissions_boundary,
-                r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]{1,640}",
-                "give the ARN of an IAM policy, as 'arn:aws:iam::111122223333:policy/Bound'",
-            )
-        if self.role_path != "/":
-            match(
-                "access.role_path", self.role_path, r"/[\w+=,.@/-]{1,500}/", "write it like '/dlami/', or '/' for none"
-            )
+        match_if_set(
+            "access.permissions_boundary",
+            self.permissions_boundary,
+            r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]{1,640}",
+            "give the ARN of an IAM policy, as 'arn:aws:iam::111122223333:policy/Bound'",
+        )
+        path = r"/|/[\w+=,.@/-]{1,500}/"
+        match("access.role_path", self.role_path, path, "write it like '/dlami/', or '/' for none")
         if self.mode != "ssh" and self.ssh_from:
             raise FieldError(
                 "access.ssh_from", f"is given although access.mode is {self.mode!r}", "remove it, or use mode 'ssh'"
@@ -63,13 +60,12 @@ class Access:
             self._check_source()
         if len(self.key_pair) > 255:
             raise FieldError("access.key_pair", "is longer than 255 characters", "give the name of the key pair")
-        if self.public_key:
-            match(
-                "access.public_key",
-                self.public_key,
-                r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp\d+|sk-\S+@openssh\.com) [A-Za-z0-9+/]{40,2000}=*( [\w@.+-]*)?",
-                "copy the line of a file like ~/.ssh/id_ed25519.pub",
-            )
+        match_if_set(
+            "access.public_key",
+            self.public_key,
+            r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp\d+|sk-\S+@openssh\.com) [A-Za-z0-9+/]{40,2000}=*( [\w@.+-]*)?",
+            "copy the line of a file like ~/.ssh/id_ed25519.pub",
+        )
 
     def check_stack(self) -> None:
         """Raise FieldError if a stack with this access would have no way in."""

@@ -1,5 +1,6 @@
 """Checks that several fields share, and the error of a field that cannot be used."""
 
+import contextlib
 import ipaddress
 import re
 from pathlib import Path
@@ -21,10 +22,22 @@ def in_short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
 
 
-def match(name: str, value: str, pattern: str, remedy: str) -> None:
+def match(name: str, value: str, pattern: str, remedy: str, problem: str = "does not fit") -> None:
     """Raise FieldError if the whole value does not match the pattern."""
     if not re.fullmatch(pattern, value):
-        raise FieldError(name, f"{value!r} does not fit", remedy)
+        raise FieldError(name, f"{value!r} {problem}", remedy)
+
+
+def match_if_set(name: str, value: str, pattern: str, remedy: str, problem: str = "does not fit") -> None:
+    """Raise FieldError as `match` does, unless the value is empty."""
+    if value:
+        match(name, value, pattern, remedy, problem)
+
+
+def in_range(name: str, value: float, least: float, most: float, remedy: str) -> None:
+    """Raise FieldError for a number that is too small or too large."""
+    if not least <= value <= most:
+        raise FieldError(name, f"{value} is outside {least:.0f} to {most:.0f}", remedy)
 
 
 def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -32,6 +45,8 @@ def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else (value,) if value else ()
 
 
+REGION = r"[a-z]{2}(-[a-z]+)+-\d"
+FILE_SYSTEM = r"fs-([0-9a-f]{8}|[0-9a-f]{17})"
 # First parts of paths that are the system's: a mount over one of them, or a `chown -R` in it, breaks the node.
 SYSTEM = re.compile(r"bin|boot|dev|etc|lib\w*|lost\+found|proc|run|sbin|snap|sys|usr")
 
@@ -52,19 +67,15 @@ def check_folder(name: str, value: str, example: str, depth: int = 1) -> None:
         )
 
 
-def network_of(name: str, value: str) -> ipaddress.IPv4Network:
+def network_of(name: str, value: str, example: str = "10.20.0.0/16") -> ipaddress.IPv4Network:
     """Return the IPv4 network in a field. Raises FieldError, which suggests the network if the value has host bits."""
     try:
         return ipaddress.IPv4Network(value)
     except ValueError as e:
-        try:
+        with contextlib.suppress(ipaddress.AddressValueError, ipaddress.NetmaskValueError):
             near = str(ipaddress.IPv4Network(value, strict=False))
             raise FieldError(name, f"{value!r} has bits set after the prefix", f"write {near!r}") from e
-        except ipaddress.AddressValueError:
-            pass
-        except ipaddress.NetmaskValueError:
-            pass
-        raise FieldError(name, f"{value!r} is not an IPv4 network", "write it like '10.20.0.0/16'") from e
+        raise FieldError(name, f"{value!r} is not an IPv4 network", f"write it like {example!r}") from e
 
 
 def expanded(name: str, value: str) -> Path:

@@ -1,17 +1,15 @@
 """`[eks]` in a cluster file: which Kubernetes, which image, and which networks have access."""
 
-import ipaddress
-import re
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.checks import FILE_SYSTEM, FieldError, in_range, match, match_if_set, network_of
 from cluster.errors import ConfigError
 
 SUFFIX = "-eks"  # of the name of its stack
 # Every node pulls the image at every start. Without a tag it would be `latest`, which changes.
 IMAGE = r"[a-z0-9][\w.:/-]{0,200}(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})"
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # RFC 1123, what Kubernetes takes as the name of most things
-FILE_SYSTEM = r"fs-([0-9a-f]{8}|[0-9a-f]{17})"
+EXAMPLE = "fs-0123456789abcdef0"
 LOCAL = r"/(mnt|opt|data|local|scratch)(/[\w.-]*\w[\w.-]*){0,8}"  # nothing that the node itself lives on
 WIDEST = 8  # bits of the widest network that may reach a service; access.ssh_from has the same limit
 
@@ -47,57 +45,42 @@ class EksSettings:
     Empty: none. With it Kubernetes lets the namespace's pods see folders of their nodes."""
 
     def __post_init__(self) -> None:
-        if self.context and not re.fullmatch(r"[\w.:/@+-]{1,253}", self.context):
-            raise FieldError(
-                "eks.context", f"{self.context!r} is no context's name", "choose one of `kubectl config get-contexts`"
-            )
         self._check_names()
-        if not re.fullmatch(r"1\.\d{2}", self.version):
-            raise FieldError("eks.version", f"{self.version!r} is no version of EKS", "write it like '1.35'")
-        if not 1 <= self.shm_gib <= 1024:
-            raise FieldError("eks.shm_gib", f"{self.shm_gib} is outside 1 to 1024", "8 suits most trainings")
-        if not 60 <= self.ttl_seconds <= 31_536_000:
-            raise FieldError(
-                "eks.ttl_seconds", f"{self.ttl_seconds} is outside 60 to 31536000, a year", "86400 is a day"
-            )
+        match("eks.version", self.version, r"1\.\d{2}", "write it like '1.35'", "is no version of EKS")
+        in_range("eks.shm_gib", self.shm_gib, 1, 1024, "8 suits most trainings")
+        in_range("eks.ttl_seconds", self.ttl_seconds, 60, 31_536_000, "86400 is a day")
         for cidr in self.allow_cidrs:
-            _check_network(cidr)
+            if network_of("eks.allow_cidrs", cidr, "203.0.113.7/32").prefixlen < WIDEST:
+                raise FieldError(
+                    "eks.allow_cidrs",
+                    f"{cidr!r} opens the cluster to the internet",
+                    "give the networks you come from, as '203.0.113.7/32'",
+                )
         if len(set(self.allow_cidrs)) < len(self.allow_cidrs):
             raise FieldError("eks.allow_cidrs", "has a network twice", "name each once")
-        self._check_file_systems()
+        match_if_set("eks.efs", self.efs, FILE_SYSTEM, f"write an id like {EXAMPLE!r}", "is no file system")
+        match_if_set(
+            "eks.fsx",
+            self.fsx,
+            FILE_SYSTEM + r":[\w.-]{1,32}",
+            f"write it like '{EXAMPLE}:mountname', as `aws fsx describe-file-systems` tells them",
+            "is no Lustre file system with its mount name",
+        )
+        match_if_set(
+            "eks.local", self.local, LOCAL, "write it like '/mnt/k8s-disks/0'", "is no folder for data of a node"
+        )
 
     def _check_names(self) -> None:
-        if not re.fullmatch(LABEL, self.namespace):
-            raise FieldError(
-                "eks.namespace",
-                f"{self.namespace!r} is no namespace's name",
-                "use lower case letters, digits and hyphens, 63 at most",
-            )
+        context = r"[\w.:/@+-]{1,253}"
+        contexts = "choose one of `kubectl config get-contexts`"
+        match_if_set("eks.context", self.context, context, contexts, "is no context's name")
+        lower = "use lower case letters, digits and hyphens, 63 at most"
+        match("eks.namespace", self.namespace, LABEL, lower, "is no namespace's name")
         if self.namespace.startswith("kube-"):
             raise FieldError("eks.namespace", f"{self.namespace!r} is Kubernetes' own", "choose another, as 'dlami'")
-        if self.image and not re.fullmatch(IMAGE, self.image):
-            raise FieldError("eks.image", f"{self.image!r} is no image with a tag", "write it like 'registry/name:tag'")
-        if self.priority_class and not re.fullmatch(LABEL, self.priority_class):
-            raise FieldError(
-                "eks.priority_class",
-                f"{self.priority_class!r} is no priority class's name",
-                "choose one of `kubectl get priorityclass`",
-            )
-
-    def _check_file_systems(self) -> None:
-        if self.efs and not re.fullmatch(FILE_SYSTEM, self.efs):
-            raise FieldError("eks.efs", f"{self.efs!r} is no file system", "write an id like 'fs-0123456789abcdef0'")
-        if self.fsx and not re.fullmatch(FILE_SYSTEM + r":[\w.-]{1,32}", self.fsx):
-            raise FieldError(
-                "eks.fsx",
-                f"{self.fsx!r} is no Lustre file system with its mount name",
-                "write it like 'fs-0123456789abcdef0:mountname', as `aws fsx describe-file-systems` tells them",
-            )
-
-        if self.local and not re.fullmatch(LOCAL, self.local):
-            raise FieldError(
-                "eks.local", f"{self.local!r} is no folder for data of a node", "write it like '/mnt/k8s-disks/0'"
-            )
+        match_if_set("eks.image", self.image, IMAGE, "write it like 'registry/name:tag'", "is no image with a tag")
+        classes = "choose one of `kubectl get priorityclass`"
+        match_if_set("eks.priority_class", self.priority_class, LABEL, classes, "is no priority class's name")
 
     @property
     def pinned_image(self) -> str:
@@ -108,17 +91,3 @@ class EksSettings:
                 "`inv eks.image` builds one"
             )
         return self.image
-
-
-def _check_network(cidr: str) -> None:
-    """Raise FieldError if this is not an IPv4 network, or covers nearly the whole internet."""
-    try:
-        network = ipaddress.IPv4Network(cidr)
-    except ValueError as e:
-        raise FieldError("eks.allow_cidrs", f"{cidr!r} is not an IPv4 network", "write it like '203.0.113.7/32'") from e
-    if network.prefixlen < WIDEST:
-        raise FieldError(
-            "eks.allow_cidrs",
-            f"{cidr!r} opens the cluster to the internet",
-            "give the networks you come from, as '203.0.113.7/32'",
-        )

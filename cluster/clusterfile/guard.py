@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError
+from cluster.clusterfile.checks import in_range
 from cluster.clusterfile.schema import unset
 
 
@@ -18,12 +18,7 @@ class Guard:
     """USD for the hours of its instances, by nodes.usd_per_hour or AWS's price list. Storage and NAT are extra."""
 
     def __post_init__(self) -> None:
-        if self.idle_minutes and not 20 <= self.idle_minutes <= 10080:
-            raise FieldError(
-                "guard.idle_minutes",
-                f"{self.idle_minutes} is outside 20 to 10080",
-                "60 suits most clusters; 0 turns it off",
-            )
-        for name, most in (("max_hours", 8760.0), ("budget_usd", 1e8)):
-            if not 0 <= getattr(self, name) <= most:
-                raise FieldError(f"guard.{name}", f"{getattr(self, name)} is outside 0 to {most:.0f}", "0 turns it off")
+        if self.idle_minutes:
+            in_range("guard.idle_minutes", self.idle_minutes, 20, 10080, "60 suits most clusters; 0 turns it off")
+        in_range("guard.max_hours", self.max_hours, 0, 8760, "0 turns it off")
+        in_range("guard.budget_usd", self.budget_usd, 0, 1e8, "0 turns it off")

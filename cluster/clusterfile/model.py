@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.clusterfile.access import Access, check_mode
-from cluster.clusterfile.checks import FieldError, check_folder, match, network_of
+from cluster.clusterfile.checks import REGION, FieldError, check_folder, match, network_of
 from cluster.clusterfile.eks import SUFFIX, EksSettings
 from cluster.clusterfile.guard import Guard
 from cluster.clusterfile.network import Network
@@ -21,7 +21,6 @@ from cluster.terminal import counted
 
 MARKETS = ("on-demand", "spot")  # that need no reservation
 ON_NODES = "/opt/dlami-cluster"  # the project's folder on a stack's nodes, unless their cluster file has another one
-REGION = r"[a-z]{2}(-[a-z]+)+-\d"
 SHARERS = ("all", "master")
 NOT_OF_A_STACK = ("ssh", "eks")  # tables that any cluster may have
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError, match, network_of, several
+from cluster.clusterfile.checks import REGION, FieldError, match, match_if_set, network_of, several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +37,12 @@ class Network:
         return several(self.public_subnet)
 
     def __post_init__(self) -> None:
-        if self.zone:
-            match(
-                "network.zone",
-                self.zone,
-                r"[a-z]{2}(-[a-z]+)+-\d[a-z]",
-                "write it like 'us-east-1d' or leave it empty",
-            )
+        zone = REGION + "[a-z]"
+        match_if_set("network.zone", self.zone, zone, "write it like 'us-east-1d' or leave it empty")
         for name, prefix in (("vpc", "vpc"), ("public_subnet", "subnet"), ("private_subnet", "subnet")):
             for value in several(getattr(self, name)):
-                match(
-                    f"network.{name}",
-                    value,
-                    prefix + r"-[0-9a-f]{8,17}",
-                    f"write an id like '{prefix}-0123456789abcdef0'",
-                )
+                of_aws = prefix + r"-[0-9a-f]{8,17}"
+                match(f"network.{name}", value, of_aws, f"write an id like '{prefix}-0123456789abcdef0'")
         if self.vpc and not self.private_subnet:
             raise FieldError(
                 "network.private_subnet",

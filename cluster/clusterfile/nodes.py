@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError, match, several
+from cluster.clusterfile.checks import FieldError, in_range, match, match_if_set, several
 from cluster.terminal import counted
 
 DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
@@ -11,6 +11,11 @@ CAPACITIES = ("on-demand", "spot", "reservation", "capacity-block")
 SECRET = r"gh[a-z]_\w{16}|github_pat_|glpat-|x-token|access_token|[?&]|oauth2:"
 CHECKOUT = "checkout"  # nodes.source: the checkout in which stack.create is typed
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
+
+
+def _check_price(name: str, usd: float) -> None:
+    if not 0 <= usd < 1e6:
+        raise FieldError(name, f"{usd} is no price", "give the price, or 0 to have it looked up")
 
 
 def _check_source_address(source: str) -> None:
@@ -65,23 +70,11 @@ class Nodes:
     def __post_init__(self) -> None:
         self._check_number()
         self._check_market()
-        if not self.ami.startswith("/"):
-            match(
-                "nodes.ami",
-                self.ami,
-                r"ami-([0-9a-f]{8}|[0-9a-f]{17})",
-                "give an AMI id, or an SSM parameter ('/...')",
-            )
-        if not 75 <= self.root_gib <= 16384:
-            raise FieldError(
-                "nodes.root_gib", f"{self.root_gib} is outside 75 to 16384", "the DLAMI alone needs 75 GiB"
-            )
-        if not 5 <= self.boot_minutes <= 120:
-            raise FieldError("nodes.boot_minutes", f"{self.boot_minutes} is outside 5 to 120", "30 suits most clusters")
-        if not 0 <= self.usd_per_hour < 1e6:
-            raise FieldError(
-                "nodes.usd_per_hour", f"{self.usd_per_hour} is no price", "give the price, or 0 to have it looked up"
-            )
+        image = r"/.*|ami-([0-9a-f]{8}|[0-9a-f]{17})"
+        match("nodes.ami", self.ami, image, "give an AMI id, or an SSM parameter ('/...')")
+        in_range("nodes.root_gib", self.root_gib, 75, 16384, "the DLAMI alone needs 75 GiB")
+        in_range("nodes.boot_minutes", self.boot_minutes, 5, 120, "30 suits most clusters")
+        _check_price("nodes.usd_per_hour", self.usd_per_hour)
         if self.source and self.source != CHECKOUT:
             _check_source_address(self.source)
 
@@ -91,10 +84,7 @@ class Nodes:
             raise FieldError("nodes.instance_type", "is empty, or has a type twice", "write it like 'p5.48xlarge'")
         for one in self.types:
             match("nodes.instance_type", one, TYPE, "write it like 'p5.48xlarge'")
-        if not 0 <= self.workers <= 63:
-            raise FieldError(
-                "nodes.workers", f"{self.workers} is outside 0 to 63", "the master counts extra: 3 makes 4 hosts"
-            )
+        in_range("nodes.workers", self.workers, 0, 63, "the master counts extra: 3 makes 4 hosts")
         if not 0 <= self.spares <= 63 - self.workers or (self.spares and not self.workers):
             raise FieldError(
                 "nodes.spares",
@@ -129,10 +119,8 @@ class Nodes:
             raise FieldError(
                 "nodes.instance_type", "is a list although a reservation is given", "give the one it is for"
             )
-        if self.reservation:
-            match(
-                "nodes.reservation", self.reservation, r"cr-[0-9a-f]{8,17}", "write an id like 'cr-0123456789abcdef0'"
-            )
+        reservation = r"cr-[0-9a-f]{8,17}"
+        match_if_set("nodes.reservation", self.reservation, reservation, "write an id like 'cr-0123456789abcdef0'")
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -174,11 +162,7 @@ class Master:
     """Its price per hour. 0: looked up; nodes.usd_per_hour where it is of their type and bought as they are."""
 
     def __post_init__(self) -> None:
-        if self.instance_type:
-            match("master.instance_type", self.instance_type, TYPE, "write it like 'm7i.large'")
-        if not 0 <= self.usd_per_hour < 1e6:
-            raise FieldError(
-                "master.usd_per_hour", f"{self.usd_per_hour} is no price", "give the price, or 0 to have it looked up"
-            )
+        match_if_set("master.instance_type", self.instance_type, TYPE, "write it like 'm7i.large'")
+        _check_price("master.usd_per_hour", self.usd_per_hour)
         if self.capacity not in ("", "on-demand"):
             raise FieldError("master.capacity", f"{self.capacity!r} is unknown", "write 'on-demand', or leave it empty")

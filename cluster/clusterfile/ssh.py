@@ -1,6 +1,5 @@
 """[ssh] of a cluster file."""
 
-import re
 from dataclasses import dataclass
 
 from cluster.clusterfile.checks import FieldError, expanded, match
@@ -26,8 +25,7 @@ class Ssh:
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:
             raise FieldError("ssh.port", f"{self.port} is not a port", "22 is usual")
-        if not re.fullmatch(r"[A-Za-z_][\w.@\\-]{0,63}", self.user):
-            raise FieldError("ssh.user", f"{self.user!r} is not a login name", "give one such as 'ubuntu'")
+        match("ssh.user", self.user, r"[A-Za-z_][\w.@\\-]{0,63}", "give one such as 'ubuntu'", "is not a login name")
         if self.gateway and not ADDRESS.fullmatch(self.gateway):
             raise FieldError("ssh.gateway", f"{self.gateway!r} is not an address", "give a host's name or address")
         for name in ("key", "known_hosts"):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.clusterfile.checks import FieldError, check_folder, match
+from cluster.clusterfile.checks import FILE_SYSTEM, FieldError, check_folder, match_if_set
 
 FSX_THROUGHPUTS = (125, 250, 500, 1000)  # MB/s per TiB that PERSISTENT_2 on SSD offers
 
@@ -28,8 +28,7 @@ class Storage:
     """s3://bucket/prefix of an existing bucket that the nodes may read and write, and nothing else of S3."""
 
     def __post_init__(self) -> None:
-        if self.efs:
-            match("storage.efs", self.efs, r"fs-([0-9a-f]{8}|[0-9a-f]{17})", "write an id like 'fs-0123456789abcdef0'")
+        match_if_set("storage.efs", self.efs, FILE_SYSTEM, "write an id like 'fs-0123456789abcdef0'")
         if self.fsx_gib not in (0, 1200) and (self.fsx_gib % 2400 or not 0 < self.fsx_gib <= 2_400_000):
             raise FieldError(
                 "storage.fsx_gib",
@@ -44,10 +43,9 @@ class Storage:
             raise FieldError("storage.fsx_s3", "is given although there is no FSx", "set storage.fsx_gib, or remove it")
         check_folder("storage.fsx_mount", self.fsx_mount, "/fsx")
         for name in ("fsx_s3", "s3"):
-            if value := getattr(self, name):
-                match(
-                    f"storage.{name}",
-                    value,
-                    r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[\w!'()./-]*[\w]",
-                    "write it like 's3://bucket/prefix': a whole bucket is never granted",
-                )
+            match_if_set(
+                f"storage.{name}",
+                getattr(self, name),
+                r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[\w!'()./-]*[\w]",
+                "write it like 's3://bucket/prefix': a whole bucket is never granted",
+            )
