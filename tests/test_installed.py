@@ -104,6 +104,19 @@ def test_outside_of_every_cluster_it_says_what_to_do(dlami: Any) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["hosts.list", "run -- true", "train.run -- true", "stack.init"])
+def test_a_folder_that_was_deleted_is_said_in_a_line(installed: Any, tmp_path: Path, words: str) -> None:
+    """As a job's folder is that somebody else removed under a shell that stands in it."""
+    own = {k: v for k, v in os.environ.items() if k != "CLUSTER"}
+    line = f'mkdir gone && cd gone && rmdir "$PWD" && exec {installed}/dlami {words}'
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines())), done.stderr
+    assert "is gone: cd to one that exists" in done.stderr
+
+
 @pytest.mark.parametrize("task", ["docs", "bench"])
 def test_what_only_a_checkout_has_is_said(dlami: Any, task: Any) -> None:
     """The pages and the benchmarks are not installed."""

@@ -1,14 +1,13 @@
 """Judges that compare all hosts: they name the hosts that differ from the rest, and failures between two hosts."""
 
 import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from cluster.health import clocks
 from cluster.health.onhost.trust import AUTHORITY
-from cluster.health.system import CLOCK_FAILS_S, CLOCK_WARNS_S
 from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.hosts import Host
 from cluster.terminal import counted
@@ -178,6 +177,7 @@ def mtu_problems(texts: Mapping[Host, str], master: Host) -> Found:
 def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
     """Judge the master's SSH to each worker, as mpirun uses it: connection, full-size frames, and clock."""
     found: Found = {}
+    offsets: dict[Host, tuple[float, float]] = {}
     again = f"inv run --hosts {master.rank} -- 'for h in {{addresses}}; do ssh $h hostname; done'"
     for address, said in json.loads(text).items():
         host, state = hosts[address], said["state"]
@@ -207,33 +207,9 @@ def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
                     command="inv run --hosts {ranks} -- ip link",
                 )
             ]
-        elif problem := _clock_problem(said["exchanges"]):
-            found[host] = [problem]
-    return found
-
-
-def _clock_problem(exchanges: list[list[float]]) -> Problem | None:
-    """Return the problem of a clock that is off, by the quickest exchange.
-
-    Its offset is uncertain by half its duration. Only the excess over that counts.
-    """
-    sent, said, got = min(exchanges, key=lambda e: e[2] - e[0])
-    offset, doubt = said - (sent + got) / 2, (got - sent) / 2
-    if math.isnan(offset):
-        raise Unreadable("a clock that says no number")
-    least = abs(offset) - doubt
-    if least <= CLOCK_WARNS_S:
-        return None
-    fails = least > CLOCK_FAILS_S
-    return Problem(
-        check="clock",
-        what=f"its clock is {offset:+.2f} s from the master's (to {doubt:.3f} s)",
-        unfit=fails,
-        means="logs, leases and make's time stamps do not fit",
-        do="set it",
-        verdict=Verdict.RESTART_JOB if fails else Verdict.WATCH,
-        command="inv run --hosts {ranks} --sudo -- 'systemctl restart chrony*; chronyc makestep'",
-    )
+        else:
+            offsets[host] = clocks.offset_of(said["exchanges"])
+    return found | clocks.clock_problems(offsets, master)
 
 
 def trust_problems(texts: Mapping[Host, str], reached: Mapping[Host, Collection[str]] = {}) -> Found:

@@ -1,5 +1,6 @@
 """What every task is made with: errors as one line and an exit code, options as one value, the words after `--`."""
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -47,7 +48,7 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             raise Exit(as_typed(_report_of(e)), code=INTERRUPTED) from None
         except OSError as e:
-            raise unwritten(e) or e from None
+            raise unwritten(e) or folder_is_gone(e) or e from None
         except RuntimeError as e:
             if "home directory" not in str(e):  # of pathlib, for a path that begins with ~
                 raise
@@ -112,6 +113,14 @@ def unwritten(e: OSError) -> Exit | None:
     if e.errno == errno.EPIPE:
         return Exit(code=NOBODY_READS)
     return Exit(f"its output, or a file, could not be written: {e.strerror}", code=1)
+
+
+def folder_is_gone(e: OSError) -> Exit | None:
+    """Return what ends the command line where the folder that it was typed in was deleted, None for another error."""
+    with contextlib.suppress(FileNotFoundError):
+        os.getcwd()  # noqa: PTH109 - it is only tried
+        return None
+    return Exit("the folder that this was typed in is gone: cd to one that exists, and type it again", code=2)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -194,6 +194,25 @@ def test_files_here_go_to_s3_once(memory: Memory, tmp_path: Path) -> None:
     assert {"a", "sub/b"} == {key for key in memory.objects if not key.startswith("up/")}
 
 
+def test_a_file_that_shrinks_while_it_is_sent_is_named_and_not_s3(memory: Memory, tmp_path: Path) -> None:
+    """S3 waits for what it was told to expect, and says nothing: it is not to blame."""
+    (tmp_path / "r").mkdir()
+    file = tmp_path / "r/log"
+    file.write_bytes(b"much")
+    request = {**vars(request_of("s3://bucket/", str(tmp_path / "r"), upload=False)), "part": (0, 1), "upload": True}
+    asked, said = onhost.Staging(request), []
+
+    def waits(data: bytes) -> bytes:
+        file.write_bytes(b"")
+        said.append(asked._why_silent())
+        return data
+
+    memory.damage = waits
+    asked.move_all()
+    assert [f"{file} changed while it was sent"] == [text.partition(":")[0] for text in said]
+    assert asked._why_silent().startswith("nothing has come from"), "it is not on its way any more"
+
+
 def test_who_is_ended_moves_nothing_more(memory: Memory, tmp_path: Path) -> None:
     """Each object is said not to have moved, with why; no part stays."""
     memory.put(x=b"1", y=b"2")

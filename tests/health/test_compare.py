@@ -58,6 +58,20 @@ def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s: Any, verdict: Any) -
     assert all(p.unfit == (verdict is Verdict.RESTART_JOB) for p in problems)
 
 
+@pytest.mark.parametrize("odd", range(5))
+def test_the_clock_that_differs_from_most_is_the_one_that_is_named(odd: int) -> None:
+    """The master's too, although the others are measured by it."""
+    clock = {host: 3600.0 * (host.rank == odd) for host in HOSTS}
+    said = {
+        h.address: {"state": "whole", "error": "", "exchanges": [exchange(clock[h] - clock[MASTER], 0.001)]}
+        for h in HOSTS[1:]
+    }
+    found = compare.ssh_problems(json.dumps(said), {h.address: h for h in HOSTS}, MASTER)
+
+    assert [HOSTS[odd]] == list(found)
+    assert "+3600.00 s" in found[HOSTS[odd]][0].what
+
+
 def test_a_clock_that_says_nothing_is_unreadable() -> None:
     """Not ok."""
     with pytest.raises(ValueError, match="no number"):

@@ -53,6 +53,7 @@ class Staging:
         self._refused: dict[str, str] = {}
         self._shown = 0.0
         self._moving: set[str] = set()
+        self._sent: dict[str, os.stat_result] = {}  # files on their way to S3, as they were at first
         self._ending = threading.Event()
         self._silence = Silence(asked["silence_s"], self._end_in_silence)
 
@@ -182,9 +183,12 @@ class Staging:
 
     def _upload(self, item: Item) -> None:
         path = self._folder.path_of(item.below)
-        before = os.stat(path)
+        before = self._sent[path] = os.stat(path)
         own = {"Metadata": {_TIME: str(before.st_mtime_ns)}}
-        self._s3.upload_file(path, self._bucket, item.key, ExtraArgs=own, Config=self._config, Callback=self._moved)
+        try:
+            self._s3.upload_file(path, self._bucket, item.key, ExtraArgs=own, Config=self._config, Callback=self._moved)
+        finally:
+            del self._sent[path]
         size, after = self._s3.head_object(Bucket=self._bucket, Key=item.key)["ContentLength"], os.stat(path)
         if size != item.size or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise OSError(f"{size} bytes are there of {after.st_size}: it changed while it was sent; stage it again")
@@ -264,9 +268,23 @@ class Staging:
         if asked := list(self._silence.asked_of_disk):
             what = f"{asked[0]}: the file system here has not told for {limit} what is there"
             return f"{what}: does its disk or server answer?"
+        if changed := self._shrunk():
+            return f"{changed[0]} changed while it was sent: stage it again when nothing writes it"
         whom = self._asked["endpoint"] or os.environ.get("AWS_ENDPOINT_URL") or f"S3 (s3://{self._bucket})"
         said = f"nothing has come from {whom} for {limit}: is there a way to it from here (gateway endpoint, NAT), "
         return said + "and does the disk answer?"
+
+    def _shrunk(self) -> list[str]:
+        """Return the files whose end S3 waits for in vain. A disk that does not answer is not waited for."""
+        found: list[str] = []
+
+        def look() -> None:
+            found.extend(p for p, before in list(self._sent.items()) if os.stat(p).st_size < before.st_size)
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        looking.join(_CLEAN_S)
+        return found
 
     def _remove_parts(self) -> None:
         for part in list(self._moving):
