@@ -43,12 +43,13 @@ class Bench:
         """What a script prints in each host, however its network is."""
         return {host: inside(self.lab, host, script) for host in self.lab.hosts}
 
-    def start(self, *words: str, stdout: Any = None) -> "subprocess.Popen[bytes]":
-        """`inv WORDS` in a session of its own; its output and its errors each in a file."""
+    def start(self, *words: str, stdout: Any = None, before: str = "") -> "subprocess.Popen[bytes]":
+        """`inv WORDS` in a session of its own, after shell text; its output and its errors each in a file."""
+        shell = ["bash", "-c", f'{before}\nexec "$@"', "operator"] if before else []
         environment = {**os.environ, "CLUSTER": f"lab:{self.lab.name}", "XDG_CACHE_HOME": str(self.folder / "cache")}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             return subprocess.Popen(
-                [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+                [*shell, sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
                  "from invoke.main import program; program.run()", *words],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout or out, stderr=err,
                 start_new_session=True,

@@ -20,11 +20,12 @@ from pathlib import Path
 
 from cluster.ssh import connections
 from lab import lab as labs
-from tests.faults import judge
+from tests.faults import judge, odd_trial
 from tests.faults.bench import ENDED, LIMIT_S, LIMITS_S, TARGET, Bench, opened, wait
 from tests.faults.breaking import FAULTS, MPIRUN, TAGGED, NothingThere, Undo, inside
 from tests.faults.grid import OPERATOR, Cell, drawn
 from tests.faults.judge import BYSTANDER, LEFTOVER, Trial
+from tests.faults.odd import odd_drawn
 
 COPY_MBIT = 60  # so that there is a midway
 STEPS = {"train": 16, "resume": 16, "stop": 400, "logs": 40}
@@ -160,6 +161,9 @@ def main() -> None:
     """Draw and try; a line per trial."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.trial", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--grid", choices=("first", "odd"), default="first", help="odd: networks, clocks, shells, programs"
+    )
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--from", dest="first", type=int, default=0, help="leave so many of the drawn ones out")
     parser.add_argument("--part", default="0/1", help="every so-manieth only: 0/3, 1/3, 2/3 are tried side by side")
@@ -173,7 +177,7 @@ def main() -> None:
     part, parts = map(int, asked.part.split("/"))
     cells = [
         (n, cell)
-        for n, cell in enumerate(drawn(asked.seed, 2000))
+        for n, cell in enumerate((odd_drawn if asked.grid == "odd" else drawn)(asked.seed, 2000))
         if n >= asked.first and n % parts == part and re.search(asked.only, str(cell))
     ]
     if asked.list:
@@ -187,7 +191,11 @@ def main() -> None:
                 if tried == asked.count:
                     break
                 try:
-                    trial = attempt(bench, cell, heals=asked.heal)
+                    trial = (
+                        odd_trial.attempt(bench, cell)
+                        if asked.grid == "odd"
+                        else attempt(bench, cell, heals=asked.heal)
+                    )
                 except NothingThere as e:
                     print(f"{n:3} {cell} | no trial: {str(e)[-120:]}", flush=True)
                     continue
