@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import hostset
-from cluster.broadcast.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, transfer
+from cluster.broadcast.copy import CODE_EXCLUDES, Copied, Outcome, Transfer, copy, lines, transfer
 from cluster.broadcast.onhost.file_tree import is_excluded
 from cluster.broadcast.to_master import listed, source_on, to_master
 from cluster.errors import ConfigError
@@ -62,6 +62,7 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
     if not src.exists() and not src.is_symlink():
         raise ConfigError(f"{src}: there is no such file or folder on this machine")
     left_out: list[str] = []
+    first: tuple[Outcome, ...] = ()  # the master's, where the files go to it from here
     with Reach(cluster, max(request.fanout, len(chosen) + 1)) as reach:
         if not is_here:
             rows, left_out = listed(src, job.excludes)
@@ -74,6 +75,7 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
                 _refuse_hopeless(planned, cluster.master)
             job = _with_deletions(job, planned, agree) if request.delete else job
         if not is_here:
+            first = tuple(_brought(o) for o in planned.outcomes if o.host == cluster.master)
             to_master(reach, cluster, src, job, left_out)
         line = StatusLine()
         try:
@@ -81,7 +83,14 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
             copied = copy(reach, cluster, chosen, job, on_progress=shown, on_trouble=_trouble(line))
         finally:
             line.clear()
-    return dataclasses.replace(copied, left_out=(*copied.left_out, *left_out))
+    return dataclasses.replace(copied, outcomes=(*first, *copied.outcomes), left_out=(*copied.left_out, *left_out))
+
+
+def _brought(planned: Outcome) -> Outcome:
+    """Return the result of a host that has received what was planned for it."""
+    return dataclasses.replace(
+        planned, plan=None, files=(planned.plan or {})["files"], bytes=(planned.plan or {})["bytes"]
+    )
 
 
 def _refuse_hopeless(planned: Copied, master: Host) -> None:

@@ -80,6 +80,7 @@ def test_all_hosts_have_what_the_laptop_has_and_nothing_of_the_master_s_own(seat
     master, *others = seat.looks()
 
     assert 0 == done.returncode, done.stderr
+    assert "(4)  3 files, " in done.stdout, "the master, which has its files from here, is reported as the others"
     assert 1 == len(set(others))
     assert "mine" not in others[0]
     assert sorted(master.splitlines()) == sorted([*others[0].splitlines(), "./mine|644|5|1.0000000000"])

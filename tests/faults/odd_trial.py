@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.lab import lab as labs
 from cluster.ssh import connections
+from lab import lab as labs
 from tests import fake_s3
 from tests.faults import odd
 from tests.faults.bench import ENDED, TARGET, Bench, wait
