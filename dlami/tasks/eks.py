@@ -268,10 +268,10 @@ def _start(
     jobs = EksJobs(cluster)
     jobs.start(job, secrets)
     folder = f"{cluster.shared}/jobs/{order.job}"
-    print(f"job {order.job}: {counted(nodes, 'node')} in namespace {space}, in {folder}", file=sys.stderr)
     if not given.resume:
         below = order.code.below if order.code else ""
         print(f"working directory: {order.workdir or Path(folder, 'code', below)}", file=sys.stderr)
+    print(f"job {order.job}: {counted(nodes, 'node')} in namespace {space}, in {folder}", file=sys.stderr)
     if given.detach:
         return
     try:

@@ -357,8 +357,8 @@ def start(
     if options.queue:
         job, where = queued(job, training, unchecked=options.unchecked), f"{counted(job.np, 'rank')}, in the queue"
     folder = jobs.submit(job)
-    print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)
     print(f"working directory: {working_directory(job, JobPaths(Path(folder)))}", file=sys.stderr)
+    print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)
     if not options.detach:
         raise Exit(code=jobs.logs(job.id, follow=True))
     return job.id
