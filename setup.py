@@ -16,6 +16,7 @@ SHIPPED = (
     "cluster/guard/onhost/root_code.py",
     "scripts/services.sh",
     "scripts/setup.sh",
+    "docs/troubleshooting.md",
     "requirements.lock",
     "tasks.py",
     "hosts.example",

@@ -1,4 +1,4 @@
-"""Collection of all tasks by name, and the two tasks on the project itself."""
+"""Collection of all tasks by name, and the tasks on the project itself."""
 
 import sys
 
@@ -50,6 +50,24 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
     print(results.table(results.names() if report else [name]))
 
 
+@command(
+    help={"message": "what was printed, or a part of it, in quotes", "json": "as JSON"},
+    positional=["message"],
+)
+def explain(c: Context, message: str, json: bool = False) -> None:
+    """Explain a message by docs/troubleshooting.md, cause and remedy: inv explain "it refuses connections"."""
+    import dataclasses
+
+    from cluster.terminal import print_json
+    from dlami.explain import find_entries
+
+    found = find_entries(message)
+    if json:
+        print_json([dataclasses.asdict(entry) for entry in found])
+        return
+    print("\n\n".join(map(str, found)))
+
+
 @command
 def docs(c: Context) -> None:
     """Write docs/tasks.md from the tasks, and the table of instance types in docs/stack.md."""
@@ -71,7 +89,7 @@ TOP_LEVEL = (
     views.metrics, join.set_up,
     files.copy_files, files.fetch, files.stage, files.sync, stack.ssh_master, guard.keep,
     tunnels.tensorboard, tunnels.jupyter,
-    tunnels.tunnels, docs, bench,
+    tunnels.tunnels, explain, docs, bench,
 )
 GROUPS = {
     "hosts": (hosts.hosts_list, hosts.hosts_forgive, stack.hosts_write, join.hosts_join),

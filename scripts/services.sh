@@ -187,7 +187,7 @@ UNIT
 }
 
 names() {
-    local words=(/usr/bin/env python3 -I -S "$LIB/names.py" "$LIFE/nodes" "$SHARED" "${LOGIN:?}")
+    local words=(/usr/bin/env python3 -I -S "$LIB/aws_node_names.py" "$LIFE/nodes" "$SHARED" "${LOGIN:?}")
     [ "$ROLE" != master ] || words+=("$PROJECT" "${REGION:?}" "${NAME:?}")
     if ! has_systemd; then
         rc_local env "AWS_ENDPOINT_URL=${AWS_ENDPOINT_URL:-}" "AWS_EC2_METADATA_SERVICE_ENDPOINT=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-}" "${words[@]}"
@@ -222,7 +222,7 @@ needrestart() {   # which Ubuntu runs after each update of a library: jobs, and 
 }
 
 install -d "$INTO$LIB"
-install -m 755 "$FROM/cluster/healing/onhost/notice.py" "$FROM/cluster/launch/onhost/names.py" "$FROM/cluster/guard/onhost/root_code.py" \
+install -m 755 "$FROM/cluster/recovery/onhost/notice.py" "$FROM/cluster/launch/onhost/aws_node_names.py" "$FROM/cluster/guard/onhost/root_code.py" \
     "$FROM/cluster/ssh/onhost/shared_tree.py" "$FROM/scripts/heal-lost.sh" "$FROM/scripts/metadata.sh" "$INTO$LIB"
 needrestart
 notice

@@ -2,7 +2,7 @@
 
 Drops what a shell's start-up file prints before the mark. rsync takes every byte that arrives for its own protocol.
 
-Run as a script, without imports of this project: `python after_mark.py WORD…`. The remote command begins with
+Run as a script, without imports of this project: `python rsync_filter.py WORD…`. The remote command begins with
 `PRINT_MARK`.
 """
 

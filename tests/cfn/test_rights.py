@@ -11,10 +11,11 @@ import pytest
 from botocore import xform_name
 from designs import VARIANTS
 
-from cfn import orphans, rights
+from cfn import rights
 from cfn.statements import SIZE
 from cfn.template import template
 from cluster.clusterfile.model import Access, ClusterFile, Storage
+from cluster.inventory import ROOT
 from eks.stack import rights as eks_rights
 from lab.aws.schemas import schema
 from lab.aws.state import ACCOUNT
@@ -156,7 +157,8 @@ def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> Non
     """Only what carries our tag; of a purchase only its own tags."""
     remove, buy = rights.orphans_policy()["Statement"], rights.blocks_policy()["Statement"]
     kinds = [
-        (Path(orphans.__file__).parent / name).read_text() for name in ("tagged.py", "eks/left.py", "eks/balancers.py")
+        (ROOT / name).read_text()
+        for name in ("cfn/orphan_kinds.py", "eks/stack/orphans.py", "eks/stack/load_balancers.py")
     ]
     steps = {step for text in kinds for step in re.findall(r'Step\(\s*"(\w+)", "(\w+)"', text)}
     for service, operation in steps:

@@ -18,7 +18,7 @@ def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
         f"{lib}/{name}"
         for name in (
             "notice.py",
-            "names.py",
+            "aws_node_names.py",
             "root_code.py",
             "shared_tree.py",
             "heal-lost.sh",
@@ -34,7 +34,7 @@ def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
     assert worker == installed(tmp_path / "worker", "worker")
     master = {f"{units}/dlami-{name}" for name in ("heal.service", "guard.service", "guard.timer")}
     assert worker | master == installed(tmp_path / "master", "master")
-    for name in ("notice.py", "names.py", "heal-lost.sh", "metadata.sh"):
+    for name in ("notice.py", "aws_node_names.py", "heal-lost.sh", "metadata.sh"):
         assert 0o755 == (tmp_path / "master" / lib / name).stat().st_mode & 0o777
 
 

@@ -256,7 +256,10 @@ def check_against_schemas(given: list[Statement], body: str) -> None:
         service, _, operation = permission.partition(":")
         if operation.startswith(("Describe", "List")) and service in ("autoscaling", "ec2", "elasticfilesystem"):
             assert grants(given, Request(permission.replace("*", ""), "*")), f"{permission} is refused"
-    ours = "\n".join(p.read_text() for p in [*(ROOT / "cfn").rglob("*.py"), *(ROOT / "cluster/ssh").glob("*.py")])
+    ours = "\n".join(
+        p.read_text()
+        for p in [*(ROOT / "cfn").rglob("*.py"), *(ROOT / "eks").rglob("*.py"), *(ROOT / "cluster/ssh").glob("*.py")]
+    )
     of_a_mount_target = {f"ec2:{n}" for n in rights.INTERFACES}  # by EFS
     as_objects = {"s3:ListBucket": "head_bucket", "s3:GetObject": "head_object"}
     for action in {a for s in given for a in listed(s["Action"])}:

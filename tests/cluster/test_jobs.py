@@ -244,7 +244,7 @@ def test_what_a_job_was_is_on_record(lab: Lab, inv: Inv, job: Any) -> None:
     assert "0.28.1" == shown["versions"]["horovod"]
     assert shown["revision"]
     assert 4 == shown["np"]
-    assert (folder(lab, job) / "code/trainer/resnet50/attempt.py").exists()
+    assert (folder(lab, job) / "code/trainer/resnet50/train_loop.py").exists()
     assert 2 == len((folder(lab, job) / "hosts").read_text().splitlines())
     assert shown["progress"]["step"] > 0
     assert 1_000_000 == shown["steps"], "its trainer says how many steps there are"

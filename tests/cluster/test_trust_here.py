@@ -571,27 +571,28 @@ def test_the_folders_of_all_users_are_made_once_by_root(tmp_path: Path) -> None:
 READ_AS_THEY_ARE = {
     "guard/onhost/activity.py": {"_read", "write"},
     "guard/onhost/renew.py": {"_boot"},
-    "jobpage/page.py": {"_own"},
-    "jobs/attempt.py": {"_open_console"},
-    "jobs/client.py": {"_versions"},
-    "jobs/console_times.py": {"note"},
+    "report/page.py": {"_own"},
+    "jobs/supervisor/attempt.py": {"_open_console"},
+    "jobs/client/client.py": {"_versions"},
+    "jobs/supervisor/console_times.py": {"note"},
     "jobs/cost.py": {"remembered"},
-    "jobs/holder.py": {"say", "say_in_console"},
-    "jobs/launcher.py": {"_started"},
+    "jobs/supervisor/lease_holder.py": {"say", "say_in_console"},
+    "jobs/supervisor/launcher.py": {"_started"},
     "jobs/lock.py": {"_own", "_opened"},
     "jobs/onhost/claim.py": {"_bound_slots", "_leave_behind"},
     "jobs/process.py": {"boot_id", "booted", "_stat"},
-    "jobs/stop.py": {"_own_supervisors", "_is_supervisor"},
-    "jobs/submit.py": {"_start_supervisor"},
+    "jobs/master/stop.py": {"_own_supervisors", "_is_supervisor"},
+    "jobs/master/submit.py": {"_start_supervisor"},
 }
 
 
 def test_records_are_opened_in_one_way() -> None:
     """No module that reads jobs' folders opens a file as it is, but for those that are named here."""
-    folders = ("jobs", "jobs/onhost", "jobpage", "healing", "guard/onhost", "matrix")
+    rooms = ("jobs", *(f"jobs/{name}" for name in ("client", "curves", "master", "onhost", "supervisor")))
+    folders = (*rooms, "report", "recovery", "guard/onhost", "matrix")
     modules = [p for name in folders for p in sorted((ROOT / "cluster" / name).glob("*.py"))]
     found: dict[str, set[str]] = {}
-    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py", ROOT / "cluster/jobs/results.py"):
+    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py"):
         functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
         for function in functions:
             for call in ast.walk(function):

@@ -269,7 +269,7 @@ def _keep_difference(file: Path) -> None:
 def _copy_lent(folder: Path) -> None:
     """Copy the modules of `dlami` that ranks may import into a folder on their path."""
     (folder / "dlami").mkdir(parents=True, exist_ok=True)
-    for name in ("__init__.py", "beat.py", "job.py"):
+    for name in ("__init__.py", "heartbeat.py", "job.py"):
         shutil.copyfile(ROOT / "dlami" / name, folder / "dlami" / name)
 
 

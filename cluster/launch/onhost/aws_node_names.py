@@ -1,7 +1,7 @@
 """Node names that scripts for AWS's own deep-learning cluster expect, kept up to date. Python 3.9, as root.
 
-    python3 names.py LIST SHARED LOGIN                      on every node: follows LIST, `ADDRESS SLOTS` per line
-    python3 names.py LIST SHARED LOGIN PROJECT REGION NAME  on the master: also writes LIST, as the stack's nodes change
+    python3 aws_node_names.py LIST SHARED LOGIN   on every node: follows LIST, `ADDRESS SLOTS` per line
+    ... LIST SHARED LOGIN PROJECT REGION NAME     on the master: also writes LIST, as the stack's nodes change
 
 Login shells get DEEPLEARNING_WORKERS_COUNT, DEEPLEARNING_WORKERS_PATH, DEEPLEARNING_WORKER_GPU_COUNT and EFS_MOUNT.
 Programs and ssh get the hosts deeplearning-master and deeplearning-worker1 to N; a master that trains is a worker, too.
