@@ -146,7 +146,7 @@ def test_what_is_sent_imports_only_what_hosts_have(path: Any) -> None:
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             own = name.startswith("cluster.") and "onhost" in name.split(".")
-            aws = path.parts[-3] == "staging" and name.startswith(("boto3", "botocore"))
+            aws = path.parts[-3] == "stage" and name.startswith(("boto3", "botocore"))
             assert own or aws or name.partition(".")[0] in sys.stdlib_module_names, name
 
 

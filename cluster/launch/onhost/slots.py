@@ -65,14 +65,14 @@ def _number(path: str) -> int:
         return 0
 
 
-def main(*words: str) -> NoReturn:
+def main(command: str, *words: str) -> NoReturn:
     """Restrict this process and become the rank's command."""
     if os.environ.get("DLAMI_SLOTS"):
         os.environ.update(restricted(os.environ))
     try:
-        os.execvp(words[0], words)
+        os.execvp(command, (command, *words))
     except OSError as e:
-        os.write(2, f"dlami: {words[0]} cannot be started: {e.strerror}\n".encode())
+        os.write(2, f"dlami: {command} cannot be started: {e.strerror}\n".encode())
         os._exit(127)
 
 
