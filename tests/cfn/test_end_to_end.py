@@ -1,5 +1,5 @@
-"""An operator's whole story on the fake AWS and real lab hosts, by the tasks alone: create, train, lose a node, replace,
-resume, lose another one that the job itself has replaced, grow, delete."""
+"""An operator's whole story on the fake AWS and real lab hosts, by the tasks alone: create, train, lose a node
+that the job itself has replaced, grow, delete."""
 
 import dataclasses
 import json
@@ -26,24 +26,8 @@ from tests.conftest import wait_for
 FIRST_ONLY = ("sh", "-c", '[ "$DLAMI_ATTEMPT" != 1 ] || sleep 4321')  # ranks of the first attempt go on for ever
 
 TRAINING = (
-    "--model",
-    "resnet18",
-    "--image-size",
-    "32",
-    "--batch-size",
-    "4",
-    "--classes",
-    "10",
-    "--synthetic",
-    "--num-batches",
-    "80",
-    "--checkpoint-every",
-    "5",
-    "--display-every",
-    "5",
-    "--threads",
-    "1",
-)
+    "--model resnet18 --image-size 32 --batch-size 4 --classes 10 --synthetic --num-batches 4 --display-every 1 --threads 1"
+).split()
 
 
 @pytest.fixture
@@ -80,40 +64,28 @@ def done(answer: "subprocess.CompletedProcess[str]") -> str:
 def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     driver: LabDriver, inv: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
-    """stack.create to stack.delete for 1 + 3 nodes, with no code path of its own."""
+    """stack.create to stack.delete for 1 + 2 nodes, with no code path of its own."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(path.read_text().replace("workers = 3", "workers = 2"))
     done(inv("stack.create", "--yes"))
     done(inv("hosts.write"))
     before = [h.address for h in read_hostfile(tmp_path / "hosts")]
-    assert 4 == len(before)
-    assert 4 == len([json.loads(line) for line in done(inv("run", "--json", "--", "hostname")).splitlines()])
+    assert 3 == len(before)
+    assert 3 == len([json.loads(line) for line in done(inv("run", "--json", "--", "hostname")).splitlines()])
 
-    done(inv("train.resnet50", "--detach", "--no-heal", "--hosts", "0,2", "--np", "2", "--", *TRAINING))
-    wait_for(lambda: any(driver.lab.shared.glob("jobs/*/checkpoints/step-*.json")), 150, "it has saved")
-    done(inv("lab.crash", before[2], "--name", driver.lab.name))
-    wait_for(
-        lambda: json.loads(done(inv("jobs.list", "--all", "--json")))[0]["state"] in ("failed", "lost"),
-        120,
-        "the job has failed",
-    )
-
-    done(inv("stack.replace", "2", "--yes"))
-    done(inv("hosts.write"))
-    after = [h.address for h in read_hostfile(tmp_path / "hosts")]
-    assert [before[n] for n in (0, 1, 3)] == [after[n] for n in (0, 1, 3)]
-    assert "Resuming after step " in done(inv("jobs.resume", "last"))
+    done(inv("train.resnet50", "--no-heal", "--hosts", "0,2", "--np", "2", "--", *TRAINING))
     assert "succeeded" == json.loads(done(inv("jobs.list", "--all", "--json")))[0]["state"]
 
-    after = _healed_by_replacement(driver, tmp_path, after)
+    after = _healed_by_replacement(driver, tmp_path, before)
     done(inv("hosts.write"))
     assert after == [h.address for h in read_hostfile(tmp_path / "hosts")]
 
-    path = tmp_path / "cluster.toml"
-    path.write_text(path.read_text().replace("workers = 3", "workers = 5"))
+    path.write_text(path.read_text().replace("workers = 2", "workers = 3"))
     running = set(driver.hosts)
     done(inv("stack.update", "--yes"))
     done(inv("hosts.write"))
     grown = [h.address for h in read_hostfile(tmp_path / "hosts")]
-    assert (after, 6, True) == (grown[:4], len(grown), running <= set(driver.hosts))
+    assert (after, 4, True) == (grown[:3], len(grown), running <= set(driver.hosts))
 
     assert "kept: SharedFileSystem fs-" in done(inv("stack.delete", "--yes"))
     assert [] == driver.errors

@@ -17,25 +17,11 @@ from trainer.common.ranks import metrics
 # Between them, further from either than any two seeds are from each other; chance is 10 % and 2.3.
 TOP1, LOSS = 45.0, 1.3
 
+SHARDS = "/shared/learning/shards"
 WORDS = (
-    "--data-dir",
-    "/shared/learning/shards",
-    "--model",
-    "resnet18",
-    "--image-size",
-    32,
-    "--num-epochs",
-    4,
-    "--lr",
-    0.07,
-    "--lr-decay-mode",
-    "cosine",
-    "--warmup-epochs",
-    0.5,
-    "--crop-area",
-    0.6,
-    "--eval",
-)
+    f"--data-dir {SHARDS} --model resnet18 --image-size 32 --num-epochs 4 --lr 0.07 --lr-decay-mode cosine "
+    "--warmup-epochs 0.5 --crop-area 0.6 --eval"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +29,14 @@ def drawn(four_inv: Inv) -> None:
     """1200 and 300 drawn images as shards where the hosts share them."""
     for words in (
         ("data.sample", "--out", "/shared/learning/raw", "--", "--train", 1200, "--validation", 300),
-        ("data.imagenet", "--raw", "/shared/learning/raw", "--out", "/shared/learning/shards"),
+        ("data.imagenet", "--raw", "/shared/learning/raw", "--out", SHARDS),
     ):
         done = four_inv(*words)
         assert 0 == done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [
-        "float32",
-        pytest.param("bfloat16", marks=pytest.mark.long),
-    ],  # its gradients: test_numerics; its ranks: test_ranks
-)
+@pytest.mark.long  # that ranks compute what one computes is seen in seconds: tests/trainer/test_ranks.py
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_four_ranks_on_four_hosts_learn_as_one_does(
     drawn: None, four_inv: Inv, four_hosts: Lab, precision: str
 ) -> None:
@@ -88,7 +69,7 @@ def test_ranks_of_pytorch_learn_from_the_same_data(
     torch_ranks: Ranks, drawn_here: Path, tmp_path: Path, count: int, batch_size: int
 ) -> None:
     """By the same flags, as those of TensorFlow do, and several as one does from all images of a step."""
-    flags = [drawn_here if word == "/shared/learning/shards" else word for word in WORDS]
+    flags = [drawn_here if word == SHARDS else word for word in WORDS]
     torch_ranks(
         *(count, "trainer.resnet50_torch", "--job-dir", tmp_path, *flags),
         *("--batch-size", batch_size, "--threads", 1),

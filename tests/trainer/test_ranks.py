@@ -48,30 +48,30 @@ def curve(job: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def three_ranks(ranks: Any) -> Any:
-    """What three ranks found that trained on different data."""
-    return json.loads(ranks(3, Path(__file__).parent / "ranks_stay_equal.py").stdout.splitlines()[-1])
+def two_ranks(ranks: Any) -> Any:
+    """What two ranks found that trained on different data."""
+    return json.loads(ranks(2, Path(__file__).parent / "ranks_stay_equal.py").stdout.splitlines()[-1])
 
 
-def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks: Any) -> None:
+def test_ranks_hold_equal_weights_after_steps_on_different_data(two_ranks: Any) -> None:
     """Bit by bit, statistics and momenta too, though their own gradients differ and they began apart."""
-    found = three_ranks["trained"]
+    found = two_ranks["trained"]
 
     assert found["weights_before_broadcast"] > 0.01
     assert found["own_gradients"] > 1e-3
     assert found["state"] == 0
-    # One of three was asked to stop, to another one SIGTERM came, the first wants a checkpoint, and all know.
-    assert [pytest.approx(1 / 3)] * 3 == [found[name] for name in ("asked", "terminated", "due")]
+    # One of two was asked to stop and got SIGTERM, the other wants a checkpoint, and both know.
+    assert [0.5] * 3 == [found[name] for name in ("asked", "terminated", "due")]
 
 
-def test_ranks_go_on_from_rank_0s_checkpoint_with_equal_weights(three_ranks: Any) -> None:
+def test_ranks_go_on_from_rank_0s_checkpoint_with_equal_weights(two_ranks: Any) -> None:
     """After a kill: only rank 0 reads, the others begin with weights of their own, and all end with the saved ones."""
-    assert {"state": 0, "of_the_checkpoint": True, "step": 7} == three_ranks["resumed"]
+    assert {"state": 0, "of_the_checkpoint": True, "step": 7} == two_ranks["resumed"]
 
 
-def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks: Any) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_all(two_ranks: Any) -> None:
     """No weight moves, and all halve their loss scale."""
-    assert {"skipped": 3, "state": 0, "scale": FIRST_SCALE / 2, "moved": 0} == three_ranks["overflow"]
+    assert {"skipped": 2, "state": 0, "scale": FIRST_SCALE / 2, "moved": 0} == two_ranks["overflow"]
 
 
 @pytest.fixture(scope="module")
