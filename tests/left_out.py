@@ -35,7 +35,7 @@ NETWORK_FILES = {  # pure, but each builds networks with TensorFlow or PyTorch f
     "trainer_maskrcnn/test_detectron2.py",
     "trainer_maskrcnn/test_exports.py",
     "trainer_maskrcnn/test_layers.py",
-    "trainer_maskrcnn/test_parts.py",
+    "trainer_maskrcnn/test_network_parts.py",
     "trainer_maskrcnn/test_roi.py",
     "trainer_maskrcnn/test_sampling.py",
     "trainer_maskrcnn/test_tensorpack.py",

@@ -30,12 +30,12 @@ TRAININGS = (  # they keep the processors busy; the others mostly wait for hosts
 )
 LONGEST = (
     "cfn/test_end_to_end.py",
-    "cluster/test_healing_on_hosts.py",
+    "cluster/test_recovery_on_hosts.py",
     "cluster/test_hangs.py",
     "cluster/test_jobs.py",
     "cluster/test_demo.py",
     "cluster/test_plain_hosts.py",
-    "cluster/test_many.py",
+    "cluster/test_many_hosts.py",
     "cfn/test_first_boot.py",
     "cfn/test_guard_on_hosts.py",
     "cluster/test_top_on_hosts.py",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cfn import aws
+from cluster.launch.onhost import aws_node_names
 from cluster.launch.onhost.aws_node_names import files, listed, with_names, write_examples, write_names
 from tests.conftest import PATIENCE_S
 
@@ -101,3 +102,25 @@ def test_a_supervisor_finds_aws_where_first_boot_did(tmp_path: Path, monkeypatch
     assert "AWS_ENDPOINT_URL" not in os.environ, "ranks that the supervisor starts would inherit it"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://10.0.0.2:5000")
     assert "http://10.0.0.2:5000" == aws.aws_of_node("us-east-1", conf).client("ec2").meta.endpoint_url
+
+
+def test_names_are_written_where_they_are_other(tmp_path: Path) -> None:
+    """Whole, for all to read; what was there before is told, and what is the same keeps its time."""
+    (tmp_path / "etc").mkdir()
+    for path in (aws_node_names.HOSTS, aws_node_names.PROFILE):
+        (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    told, top = [("10.0.0.1", 8)], str(tmp_path)
+    assert "" == aws_node_names.write_names(told, "/s", is_master=True, into=top)
+    assert 0o644 == 0o777 & (tmp_path / aws_node_names.HOSTS[1:]).stat().st_mode
+    for path in (aws_node_names.HOSTS, "/etc/hosts"):
+        os.utime(tmp_path / path[1:], (1, 1))
+    assert "localhost slots=8\n" == aws_node_names.write_names(told, "/s", is_master=True, into=top)
+    assert [1, 1] == [(tmp_path / path[1:]).stat().st_mtime for path in (aws_node_names.HOSTS, "/etc/hosts")]
+    aws_node_names.write_names([("10.0.0.1", 4)], "/s", is_master=True, into=top)
+    assert "localhost slots=4\n" == (tmp_path / aws_node_names.HOSTS[1:]).read_text()
+    assert not list(tmp_path.rglob(".names-*"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        aws_node_names.write(str(tmp_path / "folder"), "text")
+    assert not list(tmp_path.glob(".names-*")), "nothing half made stays"
+    assert "" == aws_node_names.text_of(str(tmp_path / "none"))

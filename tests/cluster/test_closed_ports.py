@@ -437,3 +437,27 @@ def test_a_key_s_public_half_is_the_one_beside_it_or_its_own(tmp_path: Path) -> 
     key.write_text("no key")
     with pytest.raises(RuntimeError, match=f"{key} does not tell its public half: write it to {beside}"):
         proxy._public_half(key)
+
+
+GATEWAY_FILE = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access]\nmode = "{}"\n{}'
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "lends_key"),
+    [
+        ("ssm", "", True),
+        ("ssm", 'key_pair = "mine"', False),
+        ("ssm", 'public_key = "ssh-ed25519 ' + "A" * 68 + '"', False),
+        ("eic", "", True),
+        ("eic", 'key_pair = "mine"', True),
+    ],
+)
+def test_a_key_is_lent_where_the_nodes_have_none_of_the_operators(
+    tmp_path: Path, mode: str, more: str, lends_key: bool
+) -> None:
+    """And always where Instance Connect asks for one."""
+    (tmp_path / "hosts").write_text("10.0.0.1 slots=1\n")
+    (tmp_path / "cluster.toml").write_text(GATEWAY_FILE.format(mode, more))
+    tunnel = load_cluster(str(tmp_path)).access.tunnel
+    assert tunnel
+    assert (mode, "us-east-1", lends_key) == (tunnel.mode, tunnel.region, tunnel.lends_key)

@@ -1,7 +1,9 @@
 """Tasks as they are typed where this machine is the whole cluster: what they say, change and exit with."""
 
 import contextlib
+import errno
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from cluster.matrix.run import Run
 from cluster.matrix.state import Entry, State, Store
 from dlami.tasks import data
 from dlami.tasks import matrix as typed_matrix
+from dlami.tasks.command import unwritten
 from tests.cluster.records import on_record
 from tests.typed_words import typed
 
@@ -129,3 +132,17 @@ def test_what_a_verification_looks_at_is_said_to_the_master(
     monkeypatch.setattr(data, "on_master", lambda cluster, module, words: said.append((module, words)))
     assert 0 == typed("data.verify", "/shards", *typed_flags)
     assert [("trainer.verify", ["/shards", *passed_on])] == said
+
+
+def test_output_that_nobody_takes_ends_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silently for a closed pipe, with a word for a full disk; a file's own error is another thing."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert unwritten(OSError(errno.EPIPE, "x", "/file")) is None
+    assert unwritten(OSError(errno.ENOENT, "x")) is None
+    closed = unwritten(OSError(errno.EPIPE, "x"))
+    assert closed
+    assert (None, 141) == (closed.message, closed.code)
+    for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        full = unwritten(OSError(number, "full"))
+        assert full
+        assert ("its output, or a file, could not be written: full", 1) == (full.message, full.code)

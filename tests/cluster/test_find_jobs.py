@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.inventory import load_cluster
 from cluster.jobs.records import find
 
 
@@ -46,27 +45,3 @@ def test_of_many_jobs_that_it_could_be_ten_are_named(tmp_path: Path) -> None:
         (tmp_path / f"job-{n:04}" / "state.json").touch()
     with pytest.raises(ConfigError, match=r"job-0000, .*, job-0009 and 1,002 more: give more of it$"):
         find(tmp_path, "job")
-
-
-GATEWAY = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access]\nmode = "{}"\n{}'
-
-
-@pytest.mark.parametrize(
-    ("mode", "more", "lends_key"),
-    [
-        ("ssm", "", True),
-        ("ssm", 'key_pair = "mine"', False),
-        ("ssm", 'public_key = "ssh-ed25519 ' + "A" * 68 + '"', False),
-        ("eic", "", True),
-        ("eic", 'key_pair = "mine"', True),
-    ],
-)
-def test_a_key_is_lent_where_the_nodes_have_none_of_the_operators(
-    tmp_path: Path, mode: str, more: str, lends_key: bool
-) -> None:
-    """And always where Instance Connect asks for one."""
-    (tmp_path / "hosts").write_text("10.0.0.1 slots=1\n")
-    (tmp_path / "cluster.toml").write_text(GATEWAY.format(mode, more))
-    tunnel = load_cluster(str(tmp_path)).access.tunnel
-    assert tunnel
-    assert (mode, "us-east-1", lends_key) == (tunnel.mode, tunnel.region, tunnel.lends_key)
