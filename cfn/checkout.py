@@ -14,6 +14,8 @@ from cfn.template.design import TAG
 from cluster import scratch
 from cluster.clusterfile.model import ClusterFile
 from cluster.clusterfile.nodes import CHECKOUT
+from cluster.code.archive import compressed, write_archive
+from cluster.code.snapshot import take
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
@@ -21,8 +23,6 @@ from cluster.inventory import ROOT, Cluster, access_of
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, trouble
-from cluster.sync.archive import compressed, write_archive
-from cluster.sync.snapshot import take
 from cluster.terminal import counted
 
 ARRIVING = "/run/dlami-cluster/arriving"  # on the master, where scripts/first-boot.sh waits for it

@@ -8,10 +8,10 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from cluster.code.archive import write_archive
+from cluster.code.onhost import store
+from cluster.code.snapshot import Snapshot
 from cluster.errors import ClusterError, ConfigError
-from cluster.sync.archive import write_archive
-from cluster.sync.onhost import store
-from cluster.sync.snapshot import Snapshot
 from eks.document import JOB, Document, document
 from eks.job_spec import Code
 
@@ -27,7 +27,7 @@ def code_of(snapshot: Snapshot) -> Code:
 
 def secret_of(snapshot: Snapshot, job: str, cluster: str, namespace: str) -> Document:
     """Return the code as a Secret of a job. Raises ConfigError if it is too large, or if a file has changed since."""
-    from cluster.sync.deliver import description
+    from cluster.code.deliver import description
 
     archive = io.BytesIO()
     write_archive(snapshot, archive)

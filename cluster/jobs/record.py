@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cluster.code.job_code import OwnCode
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically, write_json
 from cluster.hosts import Host
@@ -27,7 +28,6 @@ from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.onhost import trusted_files
 from cluster.ssh.onhost.trusted_files import user_name
 from cluster.ssh.secret_variables import masked_record
-from cluster.sync.job_code import OwnCode
 from cluster.typed import from_json
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.code.job_code import read_code
 from cluster.errors import ConfigError
 from cluster.jobs.occupancy import places_of
 from cluster.jobs.process import boot_id
@@ -34,7 +35,6 @@ from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.recovery.goodput import account
 from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.onhost import trusted_files
-from cluster.sync.job_code import read_code
 
 _METRICS_TAIL = 64 << 10
 _SHOWN = 10  # ids listed in the error for an ambiguous id

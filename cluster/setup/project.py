@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster import hostset
+from cluster.code.deliver import deliver
+from cluster.code.snapshot import Snapshot, take, take_all
+from cluster.code.working_copy import NotBrought, Wanted, provide
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
@@ -16,9 +19,6 @@ from cluster.project_files import project_folder
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
-from cluster.sync.deliver import deliver
-from cluster.sync.snapshot import Snapshot, take, take_all
-from cluster.sync.working_copy import NotBrought, Wanted, provide
 from cluster.terminal import counted
 
 _LIMITS = Limits(total_s=300)
@@ -115,7 +115,7 @@ def _asked(
 ) -> tuple[Synced, ...]:
     """Return the differences on each host. With `is_there`, the hosts have the content and make the project equal."""
     content = snapshot.content if is_there else ""
-    asked = program("cluster.sync.onhost.project", cluster.project, snapshot.rows, content)
+    asked = program("cluster.setup.onhost.project", cluster.project, snapshot.rows, content)
     results, answers = ask(reach, hosts, asked, limits=_LIMITS)
     return tuple(_synced(h, answers.get(h) or {"error": results[h].problem}) for h in hosts)
 

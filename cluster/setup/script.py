@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.clusterfile.checks import FieldError
-from cluster.sync.secret_scan import secret_or_password_in
+from cluster.secret_scan import secret_or_password_in
 
 MOST_BYTES = 16 * 1024  # it is part of the stack's template, which has little more space
 

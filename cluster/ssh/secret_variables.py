@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.sync.secret_scan import secret_in, secret_or_password_in
+from cluster.secret_scan import secret_in, secret_or_password_in
 
 MASK = "***"
 # Of these words any number of more may stand around.

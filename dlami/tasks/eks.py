@@ -26,7 +26,7 @@ from dlami.tasks.starting import (
 )
 
 if TYPE_CHECKING:
-    from cluster.sync.snapshot import Snapshot
+    from cluster.code.snapshot import Snapshot
     from eks.cluster import EksCluster
     from eks.job_spec import Order
 

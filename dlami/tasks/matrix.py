@@ -19,13 +19,13 @@ from dlami.tasks.starting import TrainOptions, asked_for, delivered, opened_jobs
 from dlami.tasks.training import TorchOptions
 
 if TYPE_CHECKING:
+    from cluster.code.snapshot import Snapshot
     from cluster.jobs.client.client import Jobs
     from cluster.jobs.record import Job, JobView
     from cluster.matrix.cells import Cell
     from cluster.matrix.file import Matrix
     from cluster.matrix.state import Store
     from cluster.ssh.fanout import Reach
-    from cluster.sync.snapshot import Snapshot
 
 
 @command(
@@ -109,7 +109,7 @@ def _show(cells: "list[Cell]", found: list[dict[str, Any]], *, as_json: bool) ->
 
 def _code(cells: "list[Cell]") -> "Snapshot | None":
     """What command lines run, the same for all of them: the code of the repository around us, none without one."""
-    from cluster.sync.git import repository_of
+    from cluster.code.git import repository_of
 
     if all(cell.trainer for cell in cells):
         return None

@@ -15,9 +15,9 @@ from dlami.tasks.command import command, option, rest
 from dlami.tasks.starting import TrainOptions, asked_for, start_on_fit_hosts, warn_of_secrets
 
 if TYPE_CHECKING:
+    from cluster.code.snapshot import Snapshot
     from cluster.hosts import Host
     from cluster.jobs.training import Training
-    from cluster.sync.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def start_program(cluster: Cluster, words: Sequence[str], given: RunOptions) -> 
 
 def code_to_take(given: ProgramOptions) -> "Snapshot | None":
     """The code of the folder one stands in, said in a line or two; None if none is to be taken. Raises ConfigError."""
-    from cluster.sync.snapshot import take
+    from cluster.code.snapshot import take
 
     if given.no_code:
         if given.include or given.exclude:

@@ -18,11 +18,11 @@ from cluster.terminal import counted, pass_on, pass_on_to_stderr
 from dlami.tasks.command import HOSTS_HELP, option, rest
 
 if TYPE_CHECKING:
+    from cluster.code.snapshot import Snapshot
     from cluster.jobs.client.client import Jobs
     from cluster.jobs.program import Program, Trainer
     from cluster.jobs.record import JobView
     from cluster.jobs.training import HealingTerms, Training
-    from cluster.sync.snapshot import Snapshot
 
 LEAST_HANG_S = 5  # hosts are heard every 3 s
 PYTORCH = "/opt/pytorch/bin/python"  # the interpreter that has PyTorch in AWS's images
@@ -215,7 +215,7 @@ def trainer_help(module: str) -> int:
 def looked_at(cluster: Cluster, training: "Training", options: StartOptions, *, may_shrink: bool = False) -> "Training":
     """The training on hosts that were looked at as the options say; raises Unfit as `fit_hosts` does."""
     from cluster.jobs.program import Trainer
-    from cluster.sync.on_demand import bring_project
+    from cluster.setup.on_demand import bring_project
 
     needs_packages = isinstance(training.what, Trainer) and not training.what.python
     bring_project(cluster, training.hosts, needs_packages=needs_packages, dry_run=options.dry_run)
@@ -380,8 +380,8 @@ def code_on_master(
 
 def delivered(cluster: Cluster, snapshot: "Snapshot", *, is_read: bool) -> str:
     """Send the code to the master if it lacks it. Return the folder to look at it, "" unless `is_read`."""
+    from cluster.code.deliver import deliver
     from cluster.ssh.fanout import Reach
-    from cluster.sync.deliver import deliver
 
     with Reach(cluster) as reach:
         code = deliver(reach, cluster, snapshot, is_read=is_read)

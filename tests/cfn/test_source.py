@@ -13,7 +13,7 @@ from cfn import plan, source
 from cfn.aws import Aws
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
-from cluster.sync.onhost.project import known
+from cluster.setup.onhost.project import known
 from lab.aws import FakeAws
 from tests.cfn.repositories import git
 from tests.conftest import PATIENCE_S

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import secret_scan
+from cluster.code.archive import write_archive
+from cluster.code.snapshot import Snapshot, take
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
-from cluster.sync import secret_scan
-from cluster.sync.archive import write_archive
-from cluster.sync.snapshot import Snapshot, take
 from tests.cluster.repositories import git, written
 from tests.conftest import wait_for
 
@@ -278,7 +278,7 @@ def read_by_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_this_project_can_be_sent() -> None:
     """`inv sync` takes it: no test of a secret looks like one."""
-    assert {"tasks.py", "cluster/sync/secret_scan.py", "scripts/first-boot.sh"} <= set(names(take(ROOT)))
+    assert {"tasks.py", "cluster/secret_scan.py", "scripts/first-boot.sh"} <= set(names(take(ROOT)))
 
 
 NAMES = st.sampled_from([*BAD_NAMES, *GOOD_NAMES, "a.py", "b/c.py", "b/data.json"])

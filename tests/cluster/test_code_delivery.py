@@ -15,6 +15,11 @@ from typing import Any
 
 import pytest
 
+from cluster.code.deliver import deliver
+from cluster.code.job_code import OwnCode, put_code, read_code
+from cluster.code.onhost import store as onhost_store
+from cluster.code.snapshot import take
+from cluster.code.working_copy import NotBrought, Wanted, provide
 from cluster.errors import ConfigError
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
@@ -23,11 +28,6 @@ from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.setup import project
 from cluster.ssh.fanout import Reach
-from cluster.sync.deliver import deliver
-from cluster.sync.job_code import OwnCode, put_code, read_code
-from cluster.sync.onhost import store as onhost_store
-from cluster.sync.snapshot import take
-from cluster.sync.working_copy import NotBrought, Wanted, provide
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job
@@ -122,8 +122,8 @@ def test_an_interrupted_delivery_leaves_nothing_half(
     labs.slow(lab, lab.hosts[0], mbit=16, delay_ms=None)
     script = (
         "import sys; from pathlib import Path; from cluster.inventory import load_cluster; "
-        "from cluster.ssh.fanout import Reach; from cluster.sync.deliver import deliver; "
-        "from cluster.sync.snapshot import take; cluster = load_cluster(sys.argv[1])\n"
+        "from cluster.ssh.fanout import Reach; from cluster.code.deliver import deliver; "
+        "from cluster.code.snapshot import take; cluster = load_cluster(sys.argv[1])\n"
         "with Reach(cluster) as reach: deliver(reach, cluster, take(Path(sys.argv[2])))"
     )
     words = [sys.executable, "-c", script, f"lab:{lab.name}", str(code)]

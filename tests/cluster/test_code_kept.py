@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from cluster.code.onhost import store, working_copy
+from cluster.code.onhost.content import FILE, LINK, PROGRAM, digest_of, link_digest
+from cluster.code.onhost.unpack import Damaged, unpack
+from cluster.setup.onhost import project
 from cluster.ssh.onhost.frame import Frames
-from cluster.sync.onhost import project, store, working_copy
-from cluster.sync.onhost.content import FILE, LINK, PROGRAM, digest_of, link_digest
-from cluster.sync.onhost.unpack import Damaged, unpack
 
 DAY_S = 86400
 

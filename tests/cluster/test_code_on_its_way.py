@@ -14,21 +14,22 @@ from typing import Any
 
 import pytest
 
+from cluster import secret_scan
 from cluster.broadcast.copy import Copied, Outcome
+from cluster.code import git, job_code, scan_cache, snapshot, working_copy
+from cluster.code.archive import compressed, is_worth_compressing
+from cluster.code.deliver import deliver, description
+from cluster.code.onhost import store
+from cluster.code.onhost.content import FILE, LINK, PROGRAM, TIME, digest_of, link_digest
+from cluster.code.onhost.unpack import unpack
+from cluster.code.scan_cache import Remembered
+from cluster.code.snapshot import File, Snapshot
+from cluster.code.working_copy import NotBrought, Wanted, provide
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.setup import project
 from cluster.setup.project import Synced
-from cluster.sync import git, job_code, scan_cache, secret_scan, snapshot, working_copy
-from cluster.sync.archive import compressed, is_worth_compressing
-from cluster.sync.deliver import deliver, description
-from cluster.sync.onhost import store
-from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, digest_of, link_digest
-from cluster.sync.onhost.unpack import unpack
-from cluster.sync.scan_cache import Remembered
-from cluster.sync.snapshot import File, Snapshot
-from cluster.sync.working_copy import NotBrought, Wanted, provide
 from tests.cluster.reach_here import ReachHere
 
 A, B, C = (Host(rank=n, address=a, slots=1) for n, a in enumerate("abc"))

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.sync.on_demand import bring_project
+from cluster.setup.on_demand import bring_project
 from lab import lab as labs
 from lab.record import Lab
 from tests.conftest import PATIENCE_S

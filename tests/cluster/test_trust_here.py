@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from cluster.code.onhost import store
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.guard.onhost import activity, renew
@@ -48,7 +49,6 @@ from cluster.recovery.host_failures import FOLDER, FORGIVEN, Entry, file_name, l
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
-from cluster.sync.onhost import store
 from tests.cluster.jobs_here import HERE, a_job
 from tests.conftest import PATIENCE_S
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from cluster.code.job_code import put_code
+from cluster.code.onhost import store
+from cluster.code.snapshot import take
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.cleanup import sweep
 from cluster.ssh.options import CONFIG_VARIABLE
-from cluster.sync.job_code import put_code
-from cluster.sync.onhost import store
-from cluster.sync.snapshot import take
 from dlami.collection import GROUPS
 from dlami.tasks.eks import check_data
 from eks.cluster import load_eks

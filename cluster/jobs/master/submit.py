@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from cluster.code.job_code import put_code
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.hosts import Host
@@ -42,7 +43,6 @@ from cluster.jobs.status import read_status, write_status, written_status
 from cluster.jobs.supervisor.launcher import whole_checkpoints
 from cluster.jobs.supervisor.local_cleanup import remove_copies
 from cluster.ssh.fanout import RUN_TAG
-from cluster.sync.job_code import put_code
 
 
 def submit(folder: Path, job: Job) -> JobPaths:

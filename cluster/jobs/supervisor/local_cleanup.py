@@ -4,11 +4,11 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 
+from cluster.code.onhost.store import FOLDER, OLD_COPIES
 from cluster.hosts import Host
 from cluster.jobs.cleanup import on_all
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import trouble
-from cluster.sync.onhost.store import FOLDER, OLD_COPIES
 
 DISKS = ("/opt/dlami/nvme", "/var/tmp")
 DISK = "DLAMI_LOCAL_DISK"  # ranks' environment variable that names another disk

@@ -6,15 +6,15 @@ The record, the lease, logs and checkpoints stay on the master. Rank 0, which wr
 from collections.abc import Iterable
 from pathlib import Path
 
+from cluster.code.job_code import archived
+from cluster.code.onhost.store import FOLDER, OLD_COPIES
+from cluster.code.working_copy import Wanted, provide
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.jobs.cleanup import cluster_of_job
 from cluster.jobs.record import Job, JobPaths
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import trusted_files
-from cluster.sync.job_code import archived
-from cluster.sync.onhost.store import FOLDER, OLD_COPIES
-from cluster.sync.working_copy import Wanted, provide
 
 _HERE = Host(rank=-1, address="localhost", slots=1)
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster import scratch
+from cluster.code.archive import compressed, is_worth_compressing, write_archive
+from cluster.code.snapshot import Snapshot
 from cluster.errors import ClusterError
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, trouble
 from cluster.ssh.program import Program, ask, program
-from cluster.sync.archive import compressed, is_worth_compressing, write_archive
-from cluster.sync.snapshot import Snapshot
 
-_STORE = "cluster.sync.onhost.store"
+_STORE = "cluster.code.onhost.store"
 _ANSWER = Limits(total_s=300)  # a large archive is read once more, and unpacked
 _SENDING = Limits(total_s=3600)
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.code.onhost.content import LINK, Row, digest_of
+from cluster.code.onhost.unpack import Damaged, unpack
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.trusted_files import require_own
-from cluster.sync.onhost.content import LINK, Row, digest_of
-from cluster.sync.onhost.unpack import Damaged, unpack
 
 FOLDER = "~/.cache/dlami-cluster/code"
 OLD_COPIES = "jobs"  # in it: working copies of jobs that an older version started

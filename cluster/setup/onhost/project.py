@@ -10,11 +10,11 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 
+from cluster.code.onhost.content import LINK, PROGRAM, Row, link_digest
+from cluster.code.onhost.store import archive_path, store_folder
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.partial_file import part_of
 from cluster.ssh.onhost.telling_line import telling_line
-from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
-from cluster.sync.onhost.store import archive_path, store_folder
 
 # In the project's folder: paths that a sync brought, one per line, so that a later sync can remove them.
 KNOWN = ".synced"

@@ -14,7 +14,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
-_PROGRAM = "cluster.sync.onhost.working_copy"
+_PROGRAM = "cluster.code.onhost.working_copy"
 _MAKING = Limits(total_s=600)  # a copy of thousands of files on a busy disk
 
 

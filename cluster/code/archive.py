@@ -7,9 +7,9 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from cluster.code.onhost.content import FILE, LINK, MODES, TIME
+from cluster.code.snapshot import File, Snapshot
 from cluster.errors import ConfigError
-from cluster.sync.onhost.content import FILE, LINK, MODES, TIME
-from cluster.sync.snapshot import File, Snapshot
 
 _SAMPLE = 1 << 20  # bytes of an archive that are compressed as a test
 _WORTH = 0.7

@@ -9,7 +9,7 @@ import shutil
 import tarfile
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from cluster.sync.onhost.content import FILE, LINK, PROGRAM, TIME, Row, digest_of, link_digest
+from cluster.code.onhost.content import FILE, LINK, PROGRAM, TIME, Row, digest_of, link_digest
 
 _WRITERS = 16  # a shared folder takes milliseconds per file, but many at once
 

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.code.archive import write_archive
+from cluster.code.onhost import store
+from cluster.code.onhost.unpack import Damaged, unpack
+from cluster.code.snapshot import take_all
 from cluster.errors import ClusterError
 from cluster.files import write_json
 from cluster.ssh.onhost import trusted_files
-from cluster.sync.archive import write_archive
-from cluster.sync.onhost import store
-from cluster.sync.onhost.unpack import Damaged, unpack
-from cluster.sync.snapshot import take_all
 from cluster.typed import from_json
 
 ARCHIVE, _FILE = "code.tar", "code.json"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster import secret_scan
 from cluster.files import write_atomically
 from cluster.last_run import remove_older
-from cluster.sync import secret_scan
 from cluster.user_folders import cache_folder
 
 _KEPT_S = 90 * 24 * 3600

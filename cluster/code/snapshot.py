@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster import secret_scan
 from cluster.broadcast.copy import CODE_EXCLUDES
+from cluster.code.git import Repository, repository_of
+from cluster.code.onhost.content import FILE, LINK, PROGRAM, Row, digest_of, link_digest
+from cluster.code.scan_cache import Remembered
 from cluster.errors import ConfigError
-from cluster.sync import secret_scan
-from cluster.sync.git import Repository, repository_of
-from cluster.sync.onhost.content import FILE, LINK, PROGRAM, Row, digest_of, link_digest
-from cluster.sync.scan_cache import Remembered
 from cluster.terminal import counted
 
 

@@ -7,9 +7,9 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
+from cluster.code.onhost import store
+from cluster.code.onhost.unpack import Damaged, unpack
 from cluster.ssh.onhost.frame import say
-from cluster.sync.onhost import store
-from cluster.sync.onhost.unpack import Damaged, unpack
 
 
 def main(content: str, folder: str, files: Mapping[str, str], folders: Sequence[str], source: str) -> int:

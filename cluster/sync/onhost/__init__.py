@@ -1,1 +1,0 @@
-"""Code on hosts: the store of archives, working copies of it, and the update of the project's folder."""
