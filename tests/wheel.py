@@ -19,6 +19,7 @@ FILES = (
     "requirements.lock",
     "hosts.example",
     "tasks.py",
+    "docs/troubleshooting.md",
 )
 
 
@@ -27,6 +28,7 @@ def install_wheel(top: Path) -> Path:
     source = top / "source"
     for name in SOURCES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    (source / "docs").mkdir()
     for name in FILES:
         shutil.copy2(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]

@@ -83,7 +83,7 @@ fi
 context=$work/context
 mkdir "$context"
 git -C "$root" archive "$revision" -- cfn cluster dlami eks lab trainer scripts tasks.py setup.py pyproject.toml requirements.lock \
-    README.md LICENSE hosts.example | tar -x -C "$context"
+    README.md LICENSE hosts.example docs/troubleshooting.md | tar -x -C "$context"
 if [ -n "${WHEELS:-}" ]; then cp -r "$WHEELS" "$context/wheels"; fi
 find "$context" -exec touch --no-dereference --date="@$epoch" {} +
 

@@ -238,7 +238,7 @@ def test_jobs_are_listed_read_and_stopped(
 
 def test_each_training_is_there_with_the_flags_that_it_has_on_hosts() -> None:
     """But for what names hosts, queues, and packages that belong into the image; `dry-run`, `nodes`, `resume` besides."""
-    only_on_hosts = {"hosts", "queue", "requirements", "venv", "conda", "container", "bind"}
+    only_on_hosts = {"hosts", "exclusive", "queue", "requirements", "venv", "conda", "container", "bind"}
     not_started = {"plot", "scaling", "matrix", "estimate"}  # of trainings that have run, or that are none
     on_hosts = {task.name: task for task in GROUPS["train"] if task.name not in not_started}
     on_pods = {task.name: task for task in GROUPS["eks.train"]}
