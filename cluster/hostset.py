@@ -75,6 +75,11 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(key if isinstance(key, str) else _fold_group(*key, numbers) for key, numbers in groups.items())
 
 
+def numbers(found: Iterable[int]) -> str:
+    """Return the numbers in their short form: `0-2,5`."""
+    return fold(map(str, found)).strip("[]")
+
+
 def _fold_group(prefix: str, suffix: str, found: list[str]) -> str:
     numbers = sorted(set(found), key=lambda n: (int(n), n))
     if len(numbers) == 1:

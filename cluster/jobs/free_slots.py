@@ -33,7 +33,7 @@ def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, training: Tr
     going = [(view.job, view.status) for view in listing.jobs]
     ids = {*(view.id for view in listing.jobs), *listing.damaged_ids}
     found = hosts_free_for(one, queue(going), [*known, *_elsewhere(claims, ids)])
-    return dataclasses.replace(training, hosts=found) if found else training
+    return dataclasses.replace(training, hosts=found, idle=training.hosts) if found else training
 
 
 def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[Holder]:

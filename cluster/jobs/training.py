@@ -41,6 +41,7 @@ class Training:
     name: str  # the job's name
     what: Trainer | Program
     hosts: tuple[Host, ...] = ()  # with one slot per rank that they may have
+    idle: tuple[Host, ...] = ()  # others that it may have; without a stack they are spares
     np: int | None = None  # ranks; None: one per slot
     profile: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -110,7 +110,7 @@ def _job(job: JobSeen, now: float) -> "Text":
         line.append(f", attempt {job.attempt}")
     line.append(f", {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}" if job.hosts else "")
     if len(job.hosts) == 1 and (slots := job.slots.get(job.hosts[0])):
-        line.append(f", slot {hostset.fold(map(str, slots)).strip('[]')}")
+        line.append(f", slot {hostset.numbers(slots)}")
     if job.step is not None:
         line.append(f", step {job.step}" + (f" of {job.steps}" if job.steps else ""))
     if job.images_per_s is not None:

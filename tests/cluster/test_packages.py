@@ -410,6 +410,7 @@ def test_words_of_a_rank_in_a_container() -> None:
 
     podman = words(RANK._replace(engine="podman"), ["python"], environment)
     assert {"--userns=keep-id", "--device=nvidia.com/gpu=all", "--ulimit=host"} < set(podman)
+    assert "--cpuset-cpus=4,5" in words(RANK._replace(cores=[4, 5]), ["python"], {})
     plain = words(RANK._replace(engine="podman", has_gpus=False, has_fabric=False, user=0), ["python"], {})
     assert not [w for w in plain if "device" in w or "userns" in w]
     assert [

@@ -19,6 +19,7 @@ from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.jobs.record import Job
 from cluster.jobs.supervisor import admission
+from cluster.jobs.turn import WHOLE
 from cluster.recovery import preemption_query
 from cluster.recovery.placement import Chosen, Unfit, choose
 from cluster.recovery.preemption import Departure
@@ -205,6 +206,35 @@ def test_whatever_happened_to_the_hosts_the_choice_is_sound(
         assert most_slots(seats, pool, unfit) < min_np
     if set(used) & set(failed):
         assert most_slots(seats, pool, unfit | set(failed)) < min_np
+
+
+@pytest.mark.parametrize(
+    ("job", "exclusive", "rooms"),
+    [
+        (1, False, {"b": 1, "c": 4}),
+        (2, False, {"c": 4}),
+        (1, True, {"c": 4}),
+        (4, False, {"c": 4}),
+        (8, False, {"c": 4}),
+    ],
+)
+def test_a_spare_has_room_for_the_slots_that_a_job_needs(job: int, exclusive: bool, rooms: dict[str, int]) -> None:
+    """Beside others where it shares hosts, on an empty one where it does not."""
+    spares = [Host(rank=n, address=a, slots=4) for n, a in enumerate("abc")]
+    asks = a_job("", "x", np=job, hosts=(), slots=dict.fromkeys("abc", 4), exclusive=exclusive)
+    found = gate._with_room(asks, spares, {"a": {"y": WHOLE}, "b": {"y": 2, "z": 1}})
+    assert rooms == {s.address: s.slots for s in found}
+
+
+def test_a_host_that_another_job_uses_is_replaced_once_or_not_at_all() -> None:
+    """A dead one by the oldest of its jobs; one that answers by nobody while another job has it."""
+    dead, sick = Unfit(why="is silent", is_gone=True, is_silent=True), Unfit(why="is sick", is_gone=True)
+    chosen = Chosen(missing={"a": dead, "b": sick}, replaced={"c": dead})
+    held = {"a": {"job-2": 1}, "b": {"job-2": 1}, "c": {"job-0": 1}}
+    found = gate._replaceable(a_job("", "job-1"), chosen, held)
+    assert {"a": True, "b": False, "c": False} == {a: u.is_gone for a, u in {**found.missing, **found.replaced}.items()}
+    alone = gate._replaceable(a_job("", "job-1"), chosen, {})
+    assert chosen == alone
 
 
 def most_slots(seats: Sequence[Host], spares: Sequence[Host], out: set[str]) -> int:

@@ -284,7 +284,7 @@ class Jobs:
         program = training.what if isinstance(training.what, Program) else None
         used = {h.address for h in launch.hosts}
         # In a stack a spare takes a dead host's rank permanently. A host with a rank of its own must not do so.
-        idle = () if self._cluster.stack else training.hosts
+        idle = () if self._cluster.stack else (*training.hosts, *training.idle)
         spares = tuple(h for h in self._cluster.hosts if (h.is_spare or h in idle) and h.address not in used)
         job = Job(
             id=job_id,

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 
-from cluster.hostset import fold
+from cluster.hostset import fold, numbers
 from cluster.jobs.record import JobView, Progress
 from cluster.jobs.state import JobState
 from cluster.recovery.goodput import Account, Spent
@@ -159,4 +159,7 @@ def trains(job: JobView) -> bool:
 
 
 def hosts_of(job: JobView) -> str:
-    return fold(h.address for h in job.job.hosts)
+    """Return the hosts of the job's ranks, with its slots where it shares a host."""
+    asked = job.job
+    shared = [slots for h in asked.hosts if not asked.takes_whole(h) and (slots := asked.claimed.get(h.address))]
+    return fold(h.address for h in asked.hosts) + (f" slot {numbers(shared[0])}" if shared else "")

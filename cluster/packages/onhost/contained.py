@@ -37,6 +37,7 @@ class Rank(NamedTuple):
     group: int
     has_gpus: bool
     has_fabric: bool
+    cores: Sequence[int] = ()  # that its job has of a shared host; () for all
 
 
 def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -56,6 +57,7 @@ def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) ->
         said += [f"--user={rank.user}:{rank.group}", "--ulimit=memlock=-1:-1"]
         said += ["--gpus=all"] if rank.has_gpus else []
     said += ["--device=/dev/infiniband"] if rank.has_fabric else []
+    said += [f"--cpuset-cpus={','.join(map(str, rank.cores))}"] if rank.cores else []
     for folder in rank.folders:
         said += ["--volume", f"{folder}:{folder}"]
     for name in sorted(environment):
@@ -81,6 +83,7 @@ def main(argv: Sequence[str]) -> None:
         group=os.getgid(),
         has_gpus=bool(glob.glob("/dev/nvidia[0-9]*")),
         has_fabric=os.path.isdir("/dev/infiniband"),
+        cores=sorted(os.sched_getaffinity(0)) if os.environ.get("DLAMI_SLOTS") else (),
     )
     os.environ.update(_MPI)
     if modules := os.environ.pop("PYTHONPATH", ""):
