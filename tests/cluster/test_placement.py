@@ -17,9 +17,9 @@ from cluster.health.precheck import Sight
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
+from cluster.jobs.host_queue import WHOLE
 from cluster.jobs.record import Job
 from cluster.jobs.supervisor import admission
-from cluster.jobs.turn import WHOLE
 from cluster.recovery import preemption_query
 from cluster.recovery.placement import Chosen, Unfit, choose
 from cluster.recovery.preemption import Departure
@@ -222,7 +222,7 @@ def test_a_spare_has_room_for_the_slots_that_a_job_needs(job: int, exclusive: bo
     """Beside others where it shares hosts, on an empty one where it does not."""
     spares = [Host(rank=n, address=a, slots=4) for n, a in enumerate("abc")]
     asks = a_job("", "x", np=job, hosts=(), slots=dict.fromkeys("abc", 4), exclusive=exclusive)
-    found = gate._with_room(asks, spares, {"a": {"y": WHOLE}, "b": {"y": 2, "z": 1}})
+    found = admission._with_room(asks, spares, {"a": {"y": WHOLE}, "b": {"y": 2, "z": 1}})
     assert rooms == {s.address: s.slots for s in found}
 
 
@@ -231,9 +231,9 @@ def test_a_host_that_another_job_uses_is_replaced_once_or_not_at_all() -> None:
     dead, sick = Unfit(why="is silent", is_gone=True, is_silent=True), Unfit(why="is sick", is_gone=True)
     chosen = Chosen(missing={"a": dead, "b": sick}, replaced={"c": dead})
     held = {"a": {"job-2": 1}, "b": {"job-2": 1}, "c": {"job-0": 1}}
-    found = gate._replaceable(a_job("", "job-1"), chosen, held)
+    found = admission._replaceable(a_job("", "job-1"), chosen, held)
     assert {"a": True, "b": False, "c": False} == {a: u.is_gone for a, u in {**found.missing, **found.replaced}.items()}
-    alone = gate._replaceable(a_job("", "job-1"), chosen, {})
+    alone = admission._replaceable(a_job("", "job-1"), chosen, {})
     assert chosen == alone
 
 

@@ -23,7 +23,7 @@ np = [2, 4]
 def started(done: "subprocess.CompletedProcess[str]") -> str:
     """The id of the job that was submitted."""
     assert done.returncode == 0, done.stderr
-    return done.stderr.splitlines()[-1].split()[1].rstrip(":")
+    return next(line for line in done.stderr.splitlines() if line.startswith("job ")).split()[1].rstrip(":")
 
 
 def listed(inv: Inv, *words: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from cluster.files import write_json
 from cluster.folder_thread import FolderThread, Unanswered
 from cluster.hosts import Host
+from cluster.jobs import turns
 from cluster.jobs.claim import HostsTaken
 from cluster.jobs.cleanup import Swept
 from cluster.jobs.process import ProcessId, this_process
@@ -476,14 +477,19 @@ def test_a_job_whose_turn_comes_has_hosts_and_an_attempt(stage: Stage) -> None:
     assert set() == stage.held
 
 
-def test_hosts_that_another_has_after_all_are_waited_for_in_the_queue(stage: Stage) -> None:
-    """The record says why; the hosts are given back meanwhile, and so are those that a lost supervisor had taken."""
+def test_hosts_that_another_has_after_all_are_waited_for_in_the_queue(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says why, hosts are given back, also those that a lost supervisor had taken; others are tried first."""
+    mine: list[list[str]] = []
+    monkeypatch.setattr(turns, "EVERY_S", 0.0)
     stage.begin(a_waiting(hosts=(A, B), whole_hosts=(A, B)), JobState.QUEUED)
 
     def taken(job: Job, attempt: int) -> Job:
         assert set() == stage.held
-        stage.held |= {A.address}
-        raise HostsTaken("hosts taken by k", {A.address: "is taken by k"})
+        mine.append([h.address for h in job.hosts])
+        stage.held |= {job.hosts[0].address}
+        raise HostsTaken("hosts taken by k", {job.hosts[0].address: "is taken by k"})
 
     def again(job: Job, attempt: int) -> Job:
         assert set() == stage.held
@@ -493,6 +499,7 @@ def test_hosts_that_another_has_after_all_are_waited_for_in_the_queue(stage: Sta
     stage.plays, stage.prepared = [ends(DONE)], [taken, taken, again]
     assert (status := stage.see_through())
     assert JobState.SUCCEEDED is status.state
+    assert [[A.address, B.address], [B.address, C.address]] == mine
 
 
 @pytest.mark.parametrize(
