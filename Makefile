@@ -11,7 +11,8 @@ demo: install
 	@.venv/bin/inv demo
 
 check: install lint
-	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "$(pure) and not network"
+	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "$(pure) and not network and not seconds" \
+		--hypothesis-profile=quick
 
 # Horovod is built, and what some tests use is unpacked, beside the linters.
 test:

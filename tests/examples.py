@@ -16,6 +16,7 @@ settings.register_profile(
     derandomize=False,
     print_blob=True,
 )
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=20)  # of `make check`
 # `make fuzz` takes this profile; DLAMI_FUZZ_SECONDS makes property tests as long as what tests/fuzzing.py runs.
 settings.register_profile(
     "fuzz",

@@ -30,6 +30,7 @@ def one(case: str, kind: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("case", ["default", "p5-block", "p5-everything", "spot", "existing-vpc", "open"])
 def test_cfn_lint_finds_nothing(case: str) -> None:
     """No error and no warning; the names and values that EKS takes are in its schemas. What every case has is in these."""

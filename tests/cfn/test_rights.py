@@ -108,6 +108,7 @@ FOREIGN = {"ec2:AttachVpnGateway", "ec2:DetachVpnGateway", "ec2:AcceptAddressTra
 UNUSED = {"ec2:ModifyPublicIpDnsNameOptions", "ec2:ReplaceRouteTableAssociation", "ec2:CreateVpcEncryptionControl"}
 
 
+@pytest.mark.seconds
 @walked("variant", VARIANTS)
 def test_whatever_is_made_of_ec2_can_be_removed_again(variant: str) -> None:
     """All that CloudFormation's handlers of the file's own resources need, and no more but for placement groups."""

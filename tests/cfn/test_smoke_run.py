@@ -119,6 +119,7 @@ def test_another_answer_and_an_unknown_price_spend_nothing(desk: Desk) -> None:
     assert "stack.create" not in desk.said() and "stack.delete" not in desk.said()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_fails_is_said_deleted_or_kept_and_gone_on_with(desk: Desk, step: str) -> None:
     """What was done before is not done again; what failed is."""

@@ -53,12 +53,14 @@ def golden(d: Design) -> str:
     return json.dumps(t, indent=1, sort_keys=True) + "\n"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("variant", LINTED)
 def test_cfn_lint_finds_nothing(variant: str) -> None:
     """No error and no warning, in one region."""
     assert [] == found_by_lint(variant, offering(variant)[:1])
 
 
+@pytest.mark.seconds
 @pytest.mark.slow
 @walked("variant", VARIANTS)
 def test_cfn_lint_finds_nothing_in_any_variant_and_region(variant: str) -> None:

@@ -107,6 +107,7 @@ def test_who_has_a_host_is_told_without_taking_it(name: str, tmp_path: Path) -> 
     assert [] == onhost.held(name)
 
 
+@pytest.mark.seconds
 def test_of_many_in_the_same_moment_one_has_the_host(name: str) -> None:
     """Whichever that is, and all others are told its name."""
     jobs = [f"job-{n}" for n in range(6)]
@@ -304,6 +305,7 @@ def test_another_user_s_claim_is_the_kernel_s_word(name: str, tmp_path: Path) ->
     os.kill(holder.pid, signal.SIGKILL)
 
 
+@pytest.mark.seconds
 def test_who_holds_a_host_and_says_nothing_is_named_by_its_process(name: str, tmp_path: Path) -> None:
     """And its user: both as the kernel knows them."""
     with socket.socket(socket.AF_UNIX) as squatter:

@@ -181,6 +181,7 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Clust
     assert "second\n" == second.check()[host].text
 
 
+@pytest.mark.seconds
 def test_a_host_that_turned_us_away_is_told_of_as_that(tmp_path: Path) -> None:
     """Also where the time is over in the middle of one more try, which is not answered."""
     came: list[socket.socket] = []

@@ -349,6 +349,7 @@ def link(path: Path) -> None:
     path.symlink_to("/nowhere")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", [fifo, bound_socket, device, link])
 @pytest.mark.parametrize("plan", [False, True])
 def test_what_a_copy_would_destroy_is_refused_before_anything_changes(

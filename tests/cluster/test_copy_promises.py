@@ -51,6 +51,7 @@ def test_no_chunk_makes_a_host_write_many_files(sizes: Any) -> None:
     assert sorted(ends) == list(range(len(sizes))), "every file is finished, and once"
 
 
+@pytest.mark.seconds
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=40).filter(lambda n: "/" not in n and "\0" not in n and n not in (".", "..")),

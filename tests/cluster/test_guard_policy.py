@@ -331,6 +331,7 @@ OUTAGES = st.lists(st.tuples(st.integers(1, 240), st.integers(1, IDLE_MINUTES - 
 JUMPS = st.dictionaries(st.integers(1, 240), st.integers(-7200, 7200), max_size=4)
 
 
+@pytest.mark.seconds
 @settings(max_examples=300, deadline=None)
 @given(phases=PHASES, outages=OUTAGES, jumps=JUMPS)
 def test_no_running_job_is_ended_and_no_forgotten_cluster_goes_on(

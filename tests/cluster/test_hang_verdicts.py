@@ -22,6 +22,7 @@ from dlami import heartbeat as dlami_beat
 from tests.schedules import LOOK_S, Training
 
 
+@pytest.mark.seconds
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(2, 8))
 def test_what_goes_on_is_never_a_hang(seed: int, ranks: int) -> None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from invoke.exceptions import ParseError
 
 from cluster.health.known_faults import ACTION, SOURCES
@@ -53,6 +54,7 @@ def wrong(command: str) -> str:
     return ""
 
 
+@pytest.mark.seconds
 def test_every_command_that_a_message_names_is_taken() -> None:
     """With its flags, as the message has it."""
     files = [p for package in PACKAGES for p in (ROOT / package).rglob("*.py")]

@@ -139,6 +139,7 @@ def cut_off(checkout: Path, module: str, script: str = "install.sh") -> None:
     found.unlink()
 
 
+@pytest.mark.seconds
 def test_what_an_installation_left_in_the_middle_of_a_package_is_whole_after_the_next(checkout: Path) -> None:
     """pip by itself takes a package for installed whose description it has written. ONNX's runtime comes by itself."""
     assert 0 == installs(checkout).returncode
@@ -184,6 +185,7 @@ setup(name="horovod", version="1.0", py_modules=["horovod"])
 """
 
 
+@pytest.mark.seconds
 def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
     """A compiler writes down where it was: all build in one folder of the machine, which keeps nothing of it, and the
     cache, slow if it is on EFS, gets the wheel and its log."""

@@ -158,6 +158,7 @@ def lines_of_many(paths: JobPaths, steps: int, ranks: int) -> None:
         )
 
 
+@pytest.mark.seconds
 def test_a_hundred_thousand_steps_fit_on_a_page(tmp_path: Path) -> None:
     """With ten attempts, 8 ranks, all values rough, a large difference, pictures, and lines of 10 MB in its log."""
     paths = made_job(tmp_path, steps=100_000, attempts=10)
@@ -339,6 +340,7 @@ def test_compare_tells_programs_by_their_own_code(tmp_path: Path) -> None:
         assert "dlami-cluster unknown" in text
 
 
+@pytest.mark.seconds
 def test_a_browser_opens_it_without_a_request_and_zooms(job: JobPaths, tmp_path: Path) -> None:
     """Chromium: nothing but the file is asked for, nothing complains; a drag and keys zoom all charts; fits a phone."""
     file = tmp_path / "page.html"

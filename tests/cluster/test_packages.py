@@ -210,6 +210,7 @@ def test_built_once_and_kept_while_it_is_the_same(tmp_path: Path, shared: Path) 
     assert 0 != subprocess.run([use[0], "-c", "import numpy"], capture_output=True).returncode  # nothing else is in it
 
 
+@pytest.mark.seconds
 def test_another_build_comes_to_the_same_versions(tmp_path: Path, shared: Path) -> None:
     """By what was kept on the shared folder, on a new master too: what was newest then, without the operator's file."""
     packages = tmp_path / "packages"
@@ -281,6 +282,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, shared: Path) -> No
     assert [".lock", ".log"] == sorted(p.suffix for p in own_place().iterdir())
 
 
+@pytest.mark.seconds
 def test_two_builders_wait_for_one_another(tmp_path: Path, shared: Path) -> None:
     """The second says that it waits, and finds what the first has built."""
     wheel(tmp_path, "tinyone")

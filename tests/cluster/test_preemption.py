@@ -78,6 +78,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.seconds
 @given(
     st.dictionaries(
         st.sampled_from([SPOT, REBALANCE, MAINTENANCE, BLOCK_ENDS]), st.text() | json_values.map(json.dumps) | st.none()
@@ -268,6 +269,7 @@ def test_each_notice_is_told_once_whoever_hears_it(tmp_path: Path, monkeypatch: 
     assert [f"dlami: host {h} says: so it is" for h in "ab"] == paths.console(1).read_text().splitlines()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("is_news", [True, False])
 def test_who_waits_for_a_host_looks_again_at_once_when_the_stack_has_other_ones(
     is_news: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

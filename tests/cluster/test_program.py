@@ -150,6 +150,7 @@ def test_what_is_sent_imports_only_what_hosts_have(path: Any) -> None:
             assert own or aws or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
+@pytest.mark.seconds
 @walked("path", WITH_MAIN)
 def test_every_program_starts_on_the_oldest_python(path: Any) -> None:
     """Sent as it is sent: all its modules are imported there, and it is called without what it needs."""

@@ -43,6 +43,7 @@ def answers(reach: Reach, asked: Program, is_enough: Callable[[Dialogue, list[To
         return found, dialogue.nonsense(HERE) or dialogue.trouble(HERE)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("shell", "trouble"),
     [

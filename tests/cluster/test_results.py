@@ -166,6 +166,7 @@ with contextlib.suppress(ChildProcessError):  # the last of them has ended
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("word", ["heals", "is over"])
 def test_whoever_tells_of_an_end_has_the_results_sent(word: str, tmp_path: Path) -> None:
     """By a process beside it; that S3 did not take them is in the job's folder then."""
@@ -187,6 +188,7 @@ def test_whoever_tells_of_an_end_has_the_results_sent(word: str, tmp_path: Path)
     assert found.error
 
 
+@pytest.mark.seconds
 def test_ten_attempts_with_lines_of_10_mb_go_to_s3_whole(s3: Any, tmp_path: Path) -> None:
     """And a log that is longer than all that goes there, by its end; a second time nothing moves that is there."""
     paths = made_job(tmp_path, attempts=10, results=PLACE)

@@ -472,6 +472,7 @@ def test_a_disk_that_does_not_answer_is_not_said_to_be_s3(
     assert said[1].startswith(f"nothing has come from {server} for 7 s: is there a way to it")
 
 
+@pytest.mark.seconds
 def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path: Path) -> None:
     """The part of an object that was on its way is removed."""
     listing = (

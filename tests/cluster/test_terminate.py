@@ -87,6 +87,7 @@ def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
             process.wait()
 
 
+@pytest.mark.seconds
 def test_a_command_that_goes_on_talking_is_not_silent(here: Any) -> None:
     """The limit of silence is counted from its last word, not from its first."""
     with Reach(here) as reach:

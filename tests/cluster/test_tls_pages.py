@@ -122,6 +122,7 @@ def test_a_password_file_is_read_if_it_is_its_users_alone(tmp_path: Path) -> Non
         password.read_from(str(tmp_path / "none"))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("words", "says"),
     [

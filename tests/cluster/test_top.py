@@ -170,6 +170,7 @@ def test_a_host_that_is_not_seen_is_grey_and_says_why() -> None:
         assert (order == [0, 1, 2]) if key == "h" else (order[-1] == 1), key
 
 
+@pytest.mark.seconds
 @given(st.integers(1, 240), st.integers(1, 70), st.booleans(), st.integers(0, 80), st.integers(1, 70))
 def test_every_size_of_a_terminal_is_filled_and_not_left(
     width: int, height: int, by_rank: bool, offset: int, number: int

@@ -76,6 +76,7 @@ def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
     assert (2, f"--np is {np!r}, expected one number of ranks, such as 4\n") == (done.returncode, done.stderr)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("task", ["train.resnet50", "train.resnet50-torch", "train.maskrcnn", "train.benchmark"])
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) -> None:

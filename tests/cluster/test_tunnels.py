@@ -163,6 +163,7 @@ def scalars_of(folder: Path) -> dict[int, dict[str, float]]:
     return found
 
 
+@pytest.mark.seconds
 def test_events_are_made_of_metrics_where_a_job_writes_none(tmp_path: Path) -> None:
     """As they come, whole lines only; what a resume has written anew replaces what was read before."""
     shared, folder = tmp_path / "shared", tmp_path / "runs"

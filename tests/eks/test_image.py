@@ -101,6 +101,7 @@ wait
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("when", ["while it is waited for", "before its process is known"])
 def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path, when: str) -> None:
     """The first process of a build in a namespace of users ends at once, and what cleans up is behind it."""

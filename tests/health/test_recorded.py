@@ -133,6 +133,7 @@ def damages(output: str, *, everywhere: bool = False) -> Iterator[str]:
             yield "".join(lines[:i])
 
 
+@pytest.mark.seconds
 @each_case
 def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(case: Case) -> None:
     """Where the tool itself stops or repeats: no judge takes a part for the whole, or says a fault that is not there."""

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
 
@@ -19,6 +21,7 @@ PROGRAM = """if True:
 """
 
 
+@pytest.mark.seconds
 def test_a_training_prints_no_notices_of_its_libraries() -> None:
     """Neither Abseil's, MLIR's nor of signal handlers; an error of tensorpack is printed, unless it cannot be."""
     done = subprocess.run(

@@ -17,6 +17,7 @@ def drawn_sizes() -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return [*SIZES, *(((a, b), (c, d)) for (a, b), (c, d) in drawn)]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("size", "wanted"), drawn_sizes())
 def test_resizing_gives_the_bytes_of_cv2(size: tuple[int, int], wanted: tuple[int, int]) -> None:
     """Noise shows every rounding."""
