@@ -275,7 +275,7 @@ class Jobs:
 
     def list(self, *, all: bool = False) -> "tuple[JobView, ...]":
         """Return the jobs that may hold hosts, oldest first; with `all`, ended ones too."""
-        return tuple(j for j in self._client.list().jobs if all or j.state.holds_hosts)
+        return tuple(j for j in self._client.list(going=not all).jobs if all or j.state.holds_hosts)
 
     def show(self, job: str = "last") -> "JobView":
         """Return a job: `state`, `status` (cause, exit code), `progress`, `attempts`, `folder`, and its request."""

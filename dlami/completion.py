@@ -15,6 +15,8 @@ TAKE_WORDS = {
     "hosts.join": "host",
     "jobs.report": "job",
     "jobs.compare": "job",
+    "jobs.show": "job",
+    "jobs.logs": "job",
     "jobs.watch": "job",
     "keep": "time",
     "tensorboard": "job",

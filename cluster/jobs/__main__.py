@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from cluster.jobs.log_connection import START
 from cluster.jobs.log_filter import Choice
 from cluster.jobs.master import follow
 from cluster.jobs.occupancy import may_hold
-from cluster.jobs.record import DamagedRecord, Job, JobPaths, jobs_folder, require_own
-from cluster.jobs.records import find, read_all, view, view_all
+from cluster.jobs.record import DamagedRecord, Job, JobPaths, Records, jobs_folder, require_own
+from cluster.jobs.records import find, read_all, read_going, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
 from cluster.recovery.host_failures import left_out, read_memory
@@ -94,7 +95,8 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
             raise ConfigError(f"the job that was sent cannot be read: {e}") from e
         return {"id": job.id, "folder": str(submit(folder, job).folder)}
     if asked.verb == "list":
-        return _all_jobs(folder)
+        wanted = json.loads(sys.stdin.read() or "{}") if not sys.stdin.isatty() else {}
+        return _listed(folder, read_going if wanted.get("going") else read_all)
     if asked.verb == "heal":
         from cluster.jobs.master.lost_jobs import heal_lost
 
@@ -135,11 +137,12 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     return view(paths).to_json()
 
 
-def _all_jobs(folder: Path) -> dict[str, Any]:
-    records = read_all(folder)
+def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
+    records = read(folder)
     views, damaged = view_all(folder, records)
     return {
         "jobs": [one.to_json() for one in views],
+        "over_ids": list(records.over),
         "damaged": [str(e) for e in damaged],
         "damaged_ids": [e.path.parent.name for e in damaged],
         "holders": [dataclasses.asdict(one) for one in may_hold(records)],

@@ -31,7 +31,7 @@ def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, training: Tr
     known = [h for h in listing.holders if h.job != resumed]
     claims, _ = claims_on(reach, hosts, besides=resumed)
     going = [(view.job, view.status) for view in listing.jobs]
-    ids = {*(view.id for view in listing.jobs), *listing.damaged_ids}
+    ids = {*(view.id for view in listing.jobs), *listing.over_ids, *listing.damaged_ids}
     found = hosts_free_for(one, queue(going), [*known, *_elsewhere(claims, ids)])
     return dataclasses.replace(training, hosts=found, idle=training.hosts) if found else training
 

@@ -260,6 +260,7 @@ class Records:
     jobs: tuple[tuple[Job, Status], ...]
     damaged: tuple[DamagedRecord, ...]
     others: frozenset[str] = frozenset()  # ids of other users' jobs
+    over: Mapping[str, int] = field(default_factory=dict)  # sequence numbers of ended jobs whose records were left out
 
 
 @dataclass(frozen=True)

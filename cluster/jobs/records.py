@@ -13,6 +13,8 @@ from typing import Any
 
 from cluster.code.job_code import read_code
 from cluster.errors import ConfigError
+from cluster.files import write_atomically
+from cluster.jobs.ended_jobs import EndedJobs
 from cluster.jobs.occupancy import places_of
 from cluster.jobs.process import boot_id
 from cluster.jobs.record import (
@@ -37,6 +39,7 @@ from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.onhost import trusted_files
 
 _METRICS_TAIL = 64 << 10
+_LAST_STARTED = ".last-"  # file beside the jobs with the id of a user's last one; the user's number follows
 _SHOWN = 10  # ids listed in the error for an ambiguous id
 _LAST = 10  # lines from which speed and time left are computed
 _SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
@@ -44,23 +47,35 @@ _SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
 
 def read_all(folder: Path) -> Records:
     """Return the records of all jobs in this folder."""
-    return _read(folder, over=True)
+    return _read(folder, None)
 
 
 def read_going(folder: Path) -> Records:
-    """Return the records of the jobs that have not ended. This takes a fraction of the time."""
-    return _read(folder, over=False)
+    """Return the records of the jobs that have not ended. Those that are known to have ended are not read again."""
+    ended = EndedJobs(folder)
+    found = _read(folder, ended)
+    ended.save()
+    return dataclasses.replace(found, over=ended.sequences)
 
 
-def _read(folder: Path, *, over: bool) -> Records:
+def _read(folder: Path, ended: EndedJobs | None) -> Records:
     jobs, damaged, others = [], [], set()
     for paths in _folders(folder):
+        name = paths.folder.name
         try:
-            if owner_id(paths) != os.getuid():
-                others.add(paths.folder.name)
-            status = read_status(paths)
-            if over or not status.state.is_over:
-                jobs.append((read_job(paths), status))
+            before = paths.folder.lstat()
+            if before.st_uid != os.getuid():
+                others.add(name)
+            if ended and ended.knows(name, before):
+                continue
+            if not _is_job(paths):
+                continue
+            owner_id(paths)
+            job, status = read_job(paths), read_status(paths)
+            if ended and status.state.is_over:
+                ended.add(name, before, job.sequence)
+            else:
+                jobs.append((job, status))
         except DamagedRecord as e:
             if os.path.lexists(paths.folder):  # unless it was removed just now
                 damaged.append(e)
@@ -70,16 +85,15 @@ def _read(folder: Path, *, over: bool) -> Records:
 
 
 def find(folder: Path, which: str) -> JobPaths:
-    """Return the job with this id or an unambiguous part of it. `last` is this user's job that was submitted last.
+    """Return the job with this id or an unambiguous part of it. `last` is the one that this user started last.
 
     This user's own jobs come first, so another user's job of a similar name is not taken for one of them. Raises
     ConfigError if no job or several jobs match.
     """
     if which == "last":
-        found = [job.id for job, _ in read_all(folder).jobs if _is_own(folder / job.id)][-1:]
+        found = _last(folder)
     else:
-        ids = [p.folder.name for p in _folders(folder)]
-        alike = [i for i in ids if which in i]
+        alike = [p.folder.name for p in _folders(folder) if which in p.folder.name and _is_job(p)]
         own = [i for i in alike if _is_own(folder / i)]
         found = [i for i in own if i == which] or own or [i for i in alike if i == which] or alike
     if len(found) != 1:
@@ -90,6 +104,27 @@ def find(folder: Path, which: str) -> JobPaths:
             else f"{which!r} could be any of {_some(found)}: give more of it"
         )
     return JobPaths(folder / found[0])
+
+
+def remember_last(folder: Path, job_id: str) -> None:
+    """Record that this user has submitted or resumed this job last. It is no error if that cannot be written."""
+    with contextlib.suppress(OSError):
+        write_atomically(folder / f"{_LAST_STARTED}{os.getuid()}", f"{job_id}\n")
+
+
+def _last(folder: Path) -> list[str]:
+    """Return the id of this user's job that was submitted or resumed last, or [].
+
+    Jobs of an older version are not recorded so: without a record, the newest submission counts.
+    """
+    with contextlib.suppress(OSError, UnicodeError):
+        with os.fdopen(trusted_files.open_file(folder / f"{_LAST_STARTED}{os.getuid()}", owner=os.getuid())) as file:
+            name = file.read(200).strip()
+        if is_id(name) and _is_job(JobPaths(folder / name)) and _is_own(folder / name):
+            return [name]
+    records = read_going(folder)
+    known = {**records.over, **{job.id: job.sequence for job, _ in records.jobs}}
+    return sorted(known.keys() - records.others, key=lambda job: (known[job], job))[-1:]
 
 
 def _some(ids: Sequence[str]) -> str:
@@ -149,7 +184,7 @@ def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple
 
 def next_sequence(records: Records) -> int:
     """Return the number for the cluster's next job. The caller must hold the folder's lock."""
-    return 1 + max((job.sequence for job, _ in records.jobs), default=0)
+    return 1 + max((*records.over.values(), *(job.sequence for job, _ in records.jobs)), default=0)
 
 
 def next_ticket(records: Records) -> int:
@@ -285,10 +320,9 @@ def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def _folders(folder: Path) -> list[JobPaths]:
-    """Return the folders that look like jobs, links included. Reading them reports what is wrong with one."""
+    """Return the folders whose names can be jobs' ids, links included."""
     try:
-        names = sorted(p.name for p in folder.iterdir() if is_id(p.name))
-        return [paths for name in names if _is_job(paths := JobPaths(folder / name))]
+        return [JobPaths(folder / name) for name in sorted(p.name for p in folder.iterdir() if is_id(p.name))]
     except FileNotFoundError:
         return []
     except OSError as e:

@@ -22,7 +22,7 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: 
     purpose: why they have to be free, as a sentence's end.
     """
     try:
-        listing = Jobs(reach, cluster).list()
+        listing = Jobs(reach, cluster).list(going=True)
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
     _refuse_held(listing.holders, hosts, purpose)

@@ -124,7 +124,7 @@ class KnownJobs:
         jobs, lost = listing.jobs, listing.unsure_ids
         return cls(
             going=(*(j.id for j in jobs if j.state.is_going), *listing.damaged_ids),
-            over=tuple(j.id for j in jobs if not j.state.is_going and j.id not in lost),
+            over=(*(j.id for j in jobs if not j.state.is_going and j.id not in lost), *listing.over_ids),
             lost=lost,
         )
 
@@ -132,7 +132,7 @@ class KnownJobs:
 def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
     """Query the master for the jobs of this cluster. Raises ClusterError if it does not answer."""
     try:
-        listing = Jobs(reach, cluster).list()
+        listing = Jobs(reach, cluster).list(going=True)
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
     return KnownJobs.of(listing)

@@ -127,7 +127,7 @@ def _synced(host: Host, said: Mapping[str, Any]) -> Synced:
 def _refuse_under_jobs(reach: Reach, cluster: Cluster) -> None:
     """Raise ConfigError while jobs run: their supervisors import modules of the project when they need them."""
     try:
-        jobs = Jobs(reach, cluster).list().jobs
+        jobs = Jobs(reach, cluster).list(going=True).jobs
     except ClusterError:
         return  # the project is not there yet
     if active := [job.id for job in jobs if job.state.holds_hosts]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from cluster.jobs.training import HealingTerms
 
 _DAMAGED = 10  # records that are named: one user may have made thousands
-_JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted last"}
+_JOB_HELP = {"job": "its id, a part of it, or last: the one that you submitted or resumed last"}
+_JOB_OR_LAST = {"job": f"{_JOB_HELP['job']}; --job may be left out"}
 
 
 @command(name="list", help={"all": "ended ones too", "json": "as JSON"})
@@ -36,7 +37,7 @@ def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
     from cluster.recovery.host_failures import how_left_out
 
     with opened_jobs() as jobs:
-        listing = jobs.list()
+        listing = jobs.list(going=not all)
         found = jobs.priced([j for j in listing.jobs if all or j.state.holds_hosts])
     if json:
         print_json([j.to_json() for j in found])
@@ -51,8 +52,8 @@ def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
         print(sentence, file=sys.stderr)
 
 
-@command(name="show", help={**_JOB_HELP, "json": "as JSON"}, positional=["job"])
-def jobs_show(c: Context, job: str, json: bool = False) -> None:
+@command(name="show", help={**_JOB_OR_LAST, "json": "as JSON"})
+def jobs_show(c: Context, job: str = "last", json: bool = False) -> None:
     """Show one job: what was asked for, how it goes or how it ended."""
     from cluster.jobs.client import show
 
@@ -67,7 +68,7 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
 @command(
     name="logs",
     help={
-        **_JOB_HELP,
+        **_JOB_OR_LAST,
         "follow": "go on until it ends, over its attempts",
         "rank": "one rank's own output",
         "since": "what was said in the last 90s, 10m, 2h or 1d, by earlier attempts too",
@@ -77,11 +78,10 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
         "lines": "the last so many lines of its console, among which --rank, --grep and --errors choose",
         "raw": "to a terminal, too, byte for byte: control characters of the output can steer it",
     },
-    positional=["job"],
 )
 def jobs_logs(
     c: Context,
-    job: str,
+    job: str = "last",
     follow: bool = False,
     rank: int = -1,
     since: str = "",
@@ -114,7 +114,7 @@ def jobs_logs(
 @command(
     name="watch",
     help={
-        "job": "its id, a part of it, or last; --job may be left out",
+        **_JOB_OR_LAST,
         "once": "draw once",
         "watch": "seconds from one picture to the next",
     },
@@ -211,7 +211,7 @@ def jobs_resume(c: Context, given: ResumeOptions) -> None:
 def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) -> None:
     """Remove a job's folder: record, logs, checkpoints, and the copies of these on its hosts' disks."""
     with opened_jobs() as jobs:
-        listing = jobs.list()
+        listing = jobs.list(going=True)
         if job not in listing.damaged_ids:  # one that cannot be read can be removed, by its whole id
             jobs, found = jobs.to_change(job, "remove", yes=yes or dry_run)
             whose = "" if found.is_own else f"{found.owner}'s "

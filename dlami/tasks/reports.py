@@ -17,7 +17,7 @@ _MOST_COMPARED = 8
 @command(
     name="report",
     help={
-        "job": "its id, a part of it, or last, as without it: yours that was submitted last",
+        "job": "its id, a part of it, or last, as without it: the one that you submitted or resumed last",
         "out": "the file to write; <id>.html here by default",
         "json": "print what the page says as JSON, write no file",
     },

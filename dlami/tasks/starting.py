@@ -252,7 +252,7 @@ def on_free(cluster: Cluster, jobs: "Jobs", training: "Training", resumed: str =
     from cluster.ssh.fanout import Reach
 
     with Reach(cluster) as reach:
-        return on_free_slots(reach, cluster, jobs.list(), training, resumed)
+        return on_free_slots(reach, cluster, jobs.list(going=True), training, resumed)
 
 
 def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:

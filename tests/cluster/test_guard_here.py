@@ -444,6 +444,20 @@ def test_a_job_whose_state_is_damaged_is_seen_by_its_lease(place: Place) -> None
     assert {"job j": "running 2 7 9"} == renew.signs(place)
 
 
+def test_a_job_that_has_ended_is_not_read_at_each_look(place: Place) -> None:
+    """Ten thousand of them took the guard half a minute; one that is resumed is seen, since its folder changes."""
+    folder = Path(place.shared, "jobs", "j")
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"state": "failed"}')
+    os.utime(folder, (time.time() - 3600, time.time() - 3600))
+    assert {} == renew.signs(place)
+    with (folder / "state.json").open("r+") as file:  # in place, which leaves the folder's time as it is
+        file.write('{"state":"running"}')
+    assert {} == renew.signs(place)
+    activity.write(str(folder / "state.json"), '{"state": "running"}')
+    assert ["job j"] == list(renew.signs(place))
+
+
 class Told:
     """AWS as `look` meets it: what it says, or its refusal, and the end that was asked for."""
 

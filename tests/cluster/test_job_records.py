@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -25,6 +26,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import process
 from cluster.jobs.client import job_table, show
 from cluster.jobs.client.client import Jobs, Listing
+from cluster.jobs.ended_jobs import EndedJobs
 from cluster.jobs.lock import locked, make_folder
 from cluster.jobs.master.follow import ending, lines, unseen_checkpoints
 from cluster.jobs.master.submit import _refuse_taken
@@ -40,7 +42,7 @@ from cluster.jobs.record import (
     read_job,
 )
 from cluster.jobs.record_lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
-from cluster.jobs.records import find, next_sequence, read_all, view, view_all
+from cluster.jobs.records import find, next_sequence, read_all, read_going, remember_last, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.supervisor.lease_holder import Holder
@@ -131,6 +133,57 @@ def test_last_is_what_the_master_counted_last(tmp_path: Path) -> None:
     assert "20261122-000000-x-bb" == find(tmp_path, "last").folder.name
     assert 3 == next_sequence(read_all(tmp_path))
     assert ["20990101-000000-x-aa", "20261122-000000-x-bb"] == [j.id for j, _ in read_all(tmp_path).jobs]
+
+
+def test_last_is_what_its_user_started_last(tmp_path: Path) -> None:
+    """Resumed or submitted; a removed one, or another user's record of it, is not believed."""
+    for sequence, name in enumerate(("a", "b", "c"), 1):
+        on_record(tmp_path, name, sequence=sequence)
+    remember_last(tmp_path, "a")
+    assert "a" == find(tmp_path, "last").folder.name
+    shutil.rmtree(tmp_path / "a")
+    assert "c" == find(tmp_path, "last").folder.name
+    remember_last(tmp_path, "../b")
+    assert "c" == find(tmp_path, "last").folder.name
+
+
+def test_a_job_that_has_ended_is_not_read_again_until_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is not even opened; its number still counts, and any change of its folder is seen."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jobs = tmp_path / "jobs"
+    for sequence, name in enumerate(("ended", "new", "goes"), 1):
+        on_record(jobs, name, JobState.RUNNING, sequence=sequence)
+    status = Status(
+        state=JobState.SUCCEEDED, attempt=1, started="2026-11-22T10:00:00+00:00", ended="2026-11-22T10:00:05+00:00"
+    )
+    for name in ("ended", "new"):
+        write_status(JobPaths(jobs / name), status)
+    os.utime(jobs / "ended", (time.time() - 3600, time.time() - 3600))
+    first = read_going(jobs)
+    for name in ("ended", "new"):  # in place, which leaves the folder's time as it is
+        with JobPaths(jobs / name).status.open("r+") as file:
+            file.write("damage")
+    again = read_going(jobs)
+
+    assert [{"ended": 1, "new": 2}, {"ended": 1}] == [first.over, again.over]
+    assert [["goes"]] * 2 == [[job.id for job, _ in records.jobs] for records in (first, again)]
+    assert ["new"] == [e.path.parent.name for e in again.damaged], "it had changed too recently to be believed"
+    assert 4 == next_sequence(again)
+    write_status(JobPaths(jobs / "ended"), Status(state=JobState.QUEUED, attempt=2))
+    assert ["ended", "goes"] == [job.id for job, _ in read_going(jobs).jobs]
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"ended": [1]}', '{"ended": ["x", "y", "z"]}', "[" * 99_999])
+def test_a_damaged_cache_of_ended_jobs_is_made_anew(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hides no job."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    on_record(tmp_path / "jobs", "goes", JobState.RUNNING, sequence=1)
+    EndedJobs(tmp_path / "jobs")._file.write_text(damage)
+    assert ["goes"] == [job.id for job, _ in read_going(tmp_path / "jobs").jobs]
 
 
 @pytest.mark.parametrize(

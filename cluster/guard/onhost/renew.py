@@ -33,9 +33,11 @@ from cluster.ssh.onhost.trusted_files import folder_owner, open_folder, read_fil
 
 RUN = "/run/dlami-guard-state.json"
 GOING = ("starting", "running", "stopping", "healing")
+OVER = ("succeeded", "failed", "stopped")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")  # other names are no jobs, and would be printed on terminals
 _MOST_NUMBER = 1e15  # a job's own numbers are not trusted
 _LONGEST_KEEP_S = 14 * 86400.0
+_SETTLED_NS = 60 * 10**9  # a folder that changed more recently may change again at the same time by its clock
 _OLD_S = 600.0  # a report this much older than the newest is ignored
 
 
@@ -69,6 +71,11 @@ class Place:
     shared: str
     life: str = ""  # the stack's id: state left by an earlier stack of this name is ignored
     run: str = RUN
+
+    @property
+    def ended(self) -> str:
+        """Return the file with the last change of each job's folder that has ended: those are not read again."""
+        return os.path.join(os.path.dirname(self.run), "dlami-guard-ended.json")
 
     @property
     def folder(self) -> str:
@@ -150,7 +157,7 @@ def signs(place: Place) -> dict[str, str]:
         said = one.get("signs")
         for kind, value in said.items() if isinstance(said, dict) else ():
             found[f"{kind} on {one.get('host')}"] = str(value)
-    for folder, status in going(place.shared):
+    for folder, status in going(place.shared, place.ended):
         far = _how_far(status, _object(os.path.join(folder, "attempts.json")).get("attempts"))
         found[f"{policy.JOB}{os.path.basename(folder)}"] = " ".join(str(one)[:40] for one in far)
     return found
@@ -181,11 +188,19 @@ def _number(record: dict[str, Any], name: str) -> float:
     return float(value) if isinstance(value, (int, float)) and abs(value) < _MOST_NUMBER else 0.0
 
 
-def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return folder and status of each active job that this master supervises; other clusters may share the folder."""
+def going(shared: str, cache: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Return folder and status of each active job that this master supervises; other clusters may share the folder.
+
+    cache: file that keeps which jobs have ended.
+    """
     found, above = [], os.path.join(shared, "jobs")
+    known, ended = _object(cache), {}
     for name in filter(_JOB_ID.fullmatch, _names(above)):
         folder = os.path.join(above, name)
+        changed = _changed(folder)
+        if changed and known.get(folder) == changed:
+            ended[folder] = changed
+            continue
         status = _object(os.path.join(folder, "state.json"))
         # Damaged record: a job with a lease counts as running; without a supervisor its sign no longer changes
         if not status:
@@ -195,7 +210,20 @@ def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
         where = supervisor.get("host") if isinstance(supervisor, dict) else None
         if status.get("state") in GOING and where in (None, socket.gethostname()):
             found.append((folder, status))
+        elif status.get("state") in OVER and changed and changed[0] < time.time_ns() - _SETTLED_NS:
+            ended[folder] = changed
+    if cache and ended != known:
+        with contextlib.suppress(OSError):
+            write(cache, json.dumps(ended))
     return found
+
+
+def _changed(folder: str) -> list[int]:
+    """Return the last change of a job's folder, which any change of its state is; [] if there is none."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(folder)
+        return [found.st_mtime_ns, found.st_ino, found.st_uid]
+    return []
 
 
 def save(shared: str, project: str) -> None:

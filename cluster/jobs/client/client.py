@@ -51,6 +51,7 @@ class Listing:
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each damaged record
     damaged_ids: tuple[str, ...]
+    over_ids: tuple[str, ...] = ()  # jobs that have ended, if they were left out
     holders: tuple[Holder, ...] = ()  # jobs that hold hosts, or may hold some
     unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor may still live on another machine
     left_out: Mapping[str, str]  # hosts that failed too often: address to reason
@@ -141,12 +142,16 @@ class Jobs:
         found = self.show(job.id)
         return found.folder if found.job.created == job.created else ""
 
-    def list(self) -> Listing:
-        """Return every job on record."""
-        listed = self._call("list")
+    def list(self, *, going: bool = False) -> Listing:
+        """Return every job on record.
+
+        going: only those that have not ended, with the others' ids; a master of an older version returns them all.
+        """
+        listed = self._call("list", stdin=json.dumps({"going": going}).encode())
         jobs = tuple(JobView.from_json(one) for one in listed["jobs"])
         return Listing(
             jobs=jobs,
+            over_ids=tuple(listed.get("over_ids", ())),
             damaged=tuple(listed["damaged"]),
             damaged_ids=tuple(listed["damaged_ids"]),
             holders=tuple(from_json(Holder, one) for one in listed["holders"]),

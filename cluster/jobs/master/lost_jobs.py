@@ -15,7 +15,7 @@ from cluster.inventory import Cluster
 from cluster.jobs.master.submit import say_lost, take_up
 from cluster.jobs.record import Job, JobPaths, Status, owner_id, user_name
 from cluster.jobs.record_lease import EXPIRES_S
-from cluster.jobs.records import read_all
+from cluster.jobs.records import read_going
 from cluster.jobs.state import JobState
 from cluster.jobs.status import written_status
 from cluster.notify import Event, Message, deliver
@@ -55,7 +55,7 @@ def _by_turn(job: Job) -> tuple[int, int]:
 
 def _own(folder: Path) -> list[tuple[Job, Status]]:
     """Return this user's jobs of this master that have not ended."""
-    going = [(j, s) for j, s in read_all(folder).jobs if s.state.holds_hosts]
+    going = [(j, s) for j, s in read_going(folder).jobs if s.state.holds_hosts]
     return [(j, s) for j, s in going if owner_id(JobPaths(folder / j.id)) == os.getuid() and _is_of_this_master(j, s)]
 
 

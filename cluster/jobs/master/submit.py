@@ -37,7 +37,7 @@ from cluster.jobs.record import (
     write_job,
 )
 from cluster.jobs.record_lease import read_lease, take_lease
-from cluster.jobs.records import next_sequence, next_ticket, read_all, read_attempts
+from cluster.jobs.records import next_sequence, next_ticket, read_attempts, read_going, remember_last
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status, written_status
 from cluster.jobs.supervisor.launcher import whole_checkpoints
@@ -61,7 +61,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
     try:
         with locked(folder):
             before = _refuse_second_attempt(paths, job) if os.path.lexists(paths.folder) else None
-            records = read_all(folder)
+            records = read_going(folder)
             job = dataclasses.replace(
                 job,
                 sequence=before.sequence if before else next_sequence(records),
@@ -74,6 +74,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
             try:
                 _record(paths, job, is_new=before is None, checkpoints=given)
                 _start(paths, job)
+                remember_last(folder, job.id)
             except BaseException:
                 give_back(job)
                 raise

@@ -12,7 +12,7 @@ from cluster.jobs.claim import taken_by_others
 from cluster.jobs.host_queue import Held
 from cluster.jobs.occupancy import held_by, holders
 from cluster.jobs.record import Job, jobs_folder
-from cluster.jobs.records import read_all
+from cluster.jobs.records import read_going
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.host_failures import Entry, left_out, note, own_failures, read_memory
 from cluster.recovery.liveness import silent_hosts
@@ -44,7 +44,7 @@ def next_hosts(
         seats = with_successors(seats, successors)
         known = {h.address for h in (*seats, *spares)}
         spares = (*spares, *(h for h in replacing.spares() if h.address not in known))
-    held = held_by(holders(read_all(jobs_folder(str(shared)))), besides=job.id)
+    held = held_by(holders(read_going(jobs_folder(str(shared)))), besides=job.id)
     free = _with_room(job, spares, held)
     unfit = {a: Unfit(why=why) for a, why in without.items()} | _unfit_to_stay(leaving)
     whole = [dataclasses.replace(h, slots=job.slots_of(h)) for h in seats if h.address not in unfit]
