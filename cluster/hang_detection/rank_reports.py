@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Progress, Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
-from cluster.ssh.program import program
+from cluster.ssh.program import ask, program
 
 EVERY_S = 3.0  # between two reports of a host
 _FOR_S = 60.0  # after which the program is sent again, also to hosts that were unreachable
+_REPORTER = "cluster.hang_detection.onhost.beats"
+_LAST = Limits(connect_s=3, total_s=6)
 _LIMITS = Limits(connect_s=10, total_s=_FOR_S + 30)
 _NO_WORK = {"DLAMI_SERVICE": "1"}  # for the cluster's guard: a watch alone must not keep a cluster with a hung job
 
@@ -34,9 +37,9 @@ class Looks:
     """
 
     def __init__(self, hosts: Sequence[Host], job_id: str, attempt: int, heard: Callable[[Host, Any], None]) -> None:
-        self._hosts, self._heard = tuple(hosts), heard
+        self._hosts, self._heard, self._of = tuple(hosts), heard, (job_id, attempt)
         self._cluster = Cluster(name=job_id, hosts=self._hosts, folder=Path(), shared="", project="")
-        self._program = program("cluster.hang_detection.onhost.beats", job_id, attempt, EVERY_S, _FOR_S)
+        self._program = program(_REPORTER, *self._of, EVERY_S, _FOR_S)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="looks", daemon=True)
 
@@ -49,6 +52,14 @@ class Looks:
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL_S)
+
+    def ask_once_more(self) -> None:
+        """Stop listening, and ask every host for a last report: its ranks may have made steps since the one before."""
+        self.close()
+        with contextlib.suppress(ClusterError), Reach(self._cluster) as reach:
+            _, answers = ask(reach, self._hosts, program(_REPORTER, *self._of, EVERY_S, 0.0), limits=_LAST)
+            for host, said in answers.items():
+                self._heard(host, said)
 
     def _listen(self) -> None:
         with contextlib.suppress(_Over), Reach(self._cluster) as reach:

@@ -80,6 +80,12 @@ class RankWatch:
         if self._thread.is_alive():
             self._thread.join(_FAREWELL_S)
 
+    def ask_once_more(self) -> None:
+        """Stop judging, and ask the hosts for the last heartbeats of ranks that have left, if there were any."""
+        self._end.set()
+        if self.step() is not None:
+            self._looks.ask_once_more()
+
     def trouble(self) -> Cause | None:
         """Return the hang that was found, once its stacks have been taken. Return None if there is none."""
         return self._trouble

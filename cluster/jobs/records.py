@@ -140,7 +140,9 @@ def view(paths: JobPaths) -> JobView:
     progress = _with_silence(read_progress(paths, job), history)
     history = dataclasses.replace(history, attempts=_with_progress(history.attempts, status, progress))
     attempts = history.attempts
-    told = account(attempts, _last_sight(status, history)) if attempts else None
+    reports_steps = not job.program or any(a.first_step_at is not None for a in attempts)
+    now = _last_sight(status, history) if attempts else 0.0
+    told = account(attempts, now, reports_steps=reports_steps) if attempts else None
     is_queued = status.state is JobState.QUEUED
     place = places_of(read_going(paths.folder.parent), of=job.id).get(job.id) if is_queued else None
     found = _view(paths, job, status, progress, history)
@@ -203,11 +205,11 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         return _progress_of_beats(read_attempts(paths))
     try:
         first, last = rows[0], rows[-1]
-        step, at = int(last["step"]), float(last["time"])
-        steps, seconds = step - int(first["step"]), at - float(first["time"])
+        step, at = int(last["step"]) + 1, float(last["time"])  # a record's step is the number of steps before it
+        steps, seconds = step - 1 - int(first["step"]), at - float(first["time"])
         if not math.isfinite(at + seconds):
             return None
-        left = (job.steps - 1 - step) * seconds / steps if job.steps and steps > 0 and seconds >= 0 else None
+        left = (job.steps - step) * seconds / steps if job.steps and steps > 0 and seconds >= 0 else None
         speed, epoch = last.get("images_per_s"), last.get("epoch")
         score_name, score = _last_score(lines)
         return Progress(

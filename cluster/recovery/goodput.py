@@ -28,6 +28,7 @@ class Spent:
     waiting_s: float = 0.0  # for a host, the shared folder, a bound on attempts; or without a supervisor
     gate_s: float = 0.0  # checking hosts
     start_s: float = 0.0  # from mpirun to the first step, and what comes before mpirun
+    unknown_s: float = 0.0  # of a program that reports no steps, in an attempt that did not end in good order
 
     @property
     def wall_s(self) -> float:
@@ -65,23 +66,26 @@ class Account:
         return {"ettr": ettr, "wall_s": round(self.total.wall_s, 1), "total": parts[0], "attempts": parts[1:]}
 
 
-def account(history: Sequence[AttemptRecord], now: float) -> Account:
-    """Return the time used by these attempts. A running attempt counts until `now`."""
+def account(history: Sequence[AttemptRecord], now: float, *, reports_steps: bool = True) -> Account:
+    """Return the time used by these attempts. A running attempt counts until `now`.
+
+    reports_steps: without a step, an attempt has not got beyond its start. False: nobody knows how far it got.
+    """
     spent, best = [], -1
     for i, attempt in enumerate(history):
         unsupervised = 0.0
         if not attempt.is_over and i + 1 < len(history):  # its supervisor was gone: what is known ends at its last step
             until = attempt.step_at or attempt.started or attempt.began
             unsupervised = max(0.0, history[i + 1].began - until)
-            spent.append(_spent(attempt, best, until) + Spent(waiting_s=unsupervised))
+            spent.append(_spent(attempt, best, until, reports_steps) + Spent(waiting_s=unsupervised))
         else:
-            spent.append(_spent(attempt, best, now))
+            spent.append(_spent(attempt, best, now, reports_steps))
         best = max(best, -1 if attempt.step is None else attempt.step)
     rounded = tuple(one.rounded() for one in spent)
     return Account(total=sum(rounded, Spent()).rounded(), attempts=rounded)
 
 
-def _spent(a: AttemptRecord, best: int, now: float) -> Spent:
+def _spent(a: AttemptRecord, best: int, now: float, reports_steps: bool) -> Spent:
     """Return the time used by one attempt.
 
     best: the furthest step of the attempts before it. -1 if they made none.
@@ -94,18 +98,22 @@ def _spent(a: AttemptRecord, best: int, now: float) -> Spent:
     noticed = at(a.noticed, at(a.ended, end))
     in_good_order = not a.is_over or a.what in _TRAINED_TO_THE_END
     tells_steps = a.first_step_at is not None
-    began = a.first_step_at if tells_steps or not (a.is_over and in_good_order) else a.started
+    is_known = tells_steps or (a.is_over and in_good_order)
+    is_mute = a.is_over and not is_known and not reports_steps
+    began = a.first_step_at if tells_steps or not (is_mute or is_known) else a.started
     first = min(at(began, noticed), noticed)
     last = max(first, at(a.ended, end) if in_good_order else min(at(a.step_at, first), noticed))
-    if began is None:
+    if began is None or is_mute:
         last = first
+    unknown = noticed - last if is_mute else 0.0
     again = (last - first) * _share_done_before(a, best)
     waiting = min(max(0.0, a.waited_s), first - a.began)
     gate = min(max(0.0, a.gate_s), first - a.began - waiting)
     return Spent(
         useful_s=last - first - again,
         again_s=again,
-        detecting_s=max(0.0, noticed - last),
+        detecting_s=max(0.0, noticed - last - unknown),
+        unknown_s=unknown,
         clearing_s=end - max(noticed, last),
         waiting_s=waiting,
         gate_s=gate,

@@ -18,6 +18,7 @@ SPENT = {
     "waiting_s": "waiting",
     "gate_s": "gate",
     "start_s": "start",
+    "unknown_s": "not known",
 }
 """What time goes to, in the words of docs/jobs.md."""
 MOST = 100  # most attempts that are shown

@@ -1,9 +1,10 @@
 """Sections of a job's page with facts and tables, each built from the job's facts."""
 
 import shlex
+from collections.abc import Mapping
 
 from cluster.hostset import fold
-from cluster.jobs.client.show import code_in_words, cost_in_words, duration, launched_by
+from cluster.jobs.client.show import code_in_words, colour_of, cost_in_words, duration, launched_by
 from cluster.jobs.curves.metrics import Measured
 from cluster.jobs.master.facts import JobFacts
 from cluster.jobs.record import JobView
@@ -12,7 +13,9 @@ from cluster.launch.mpirun import shown
 from cluster.report.chart import number
 from cluster.report.markup import Markup, facts, joined, table, tag
 from cluster.ssh.secret_variables import masked
-from cluster.terminal import counted
+from cluster.terminal import Colour, counted
+
+_KIND: Mapping[Colour | None, str] = {"red": "bad", "yellow": "warn", "green": "good"}
 
 
 def outcome(job: JobView) -> str:
@@ -32,7 +35,8 @@ def outcome(job: JobView) -> str:
     if job.account and job.account.ettr is not None:
         attempts = counted(len(job.attempts), "attempt")
         sentence += f", {'after' if job.state.is_over else 'for'} {duration(job.account.total.wall_s)} in {attempts}"
-        sentence += f"; {100 * job.account.ettr:.1f} % of that time was useful (ETTR)"
+        least = "at least " if job.account.total.unknown_s else ""
+        sentence += f"; {least}{100 * job.account.ettr:.1f} % of that time was useful (ETTR)"
     return sentence + "."
 
 
@@ -43,7 +47,7 @@ def head(found: JobFacts) -> Markup:
     p = job.progress
     step = f"{p.step:,}" + (f" of {asked.steps:,}" if asked.steps else "") if p else ""
     rows = {
-        "state": tag("strong", job.state, class_=f"state {'bad' if job.state.is_bad else 'good'}"),
+        "state": tag("strong", job.state, class_=f"state {_KIND.get(colour_of(job), 'quiet')}"),
         "cause": status.cause,
         "warnings": "; ".join(status.warnings),
         "left behind": "; ".join(status.left),

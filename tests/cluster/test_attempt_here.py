@@ -45,6 +45,7 @@ class Stage:
         self.mpirun_is_stopped = False
         self.silence = ""
         self.steps: tuple[int | None, int | None, float | None] = (None, None, None)
+        self.last_steps: tuple[int | None, int | None, float | None] | None = None
         self.said: list[Any] = []
         self.stops = 0
         self.starts = True
@@ -151,6 +152,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         def close(self) -> None:
             made.closed.add("ranks")
 
+        def ask_once_more(self) -> None:
+            made.steps = made.last_steps or made.steps
+
         step = staticmethod(lambda: made.steps[1])
         first_step = staticmethod(lambda: made.steps[0])
         first_step_at = staticmethod(lambda: made.steps[2])
@@ -204,6 +208,13 @@ def test_the_last_steps_are_read_after_the_end(stage: Stage) -> None:
     stage.paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, record = stage.outcome()
     assert (2, 6.0, 3, 7.0) == (record.first_step, record.first_step_at, record.step, record.step_at)
+
+
+def test_the_last_heartbeats_are_asked_for_after_the_end(stage: Stage) -> None:
+    """A host reports every three seconds: what came after would be missing from the job's last word."""
+    stage.steps, stage.last_steps = (3, 588, 7.0), (3, 600, 7.0)
+    _, record = stage.outcome()
+    assert (3, 600) == (record.first_step, record.step)
 
 
 def test_what_holds_up_an_attempt_is_warned_of(stage: Stage) -> None:

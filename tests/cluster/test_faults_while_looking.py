@@ -54,7 +54,7 @@ def long_night(lab: Lab) -> Iterator[JobPaths]:
     paths = made_job(lab.shared, name="20260101-000000-night-ab12", steps=STEPS, attempts=ATTEMPTS)
     write_metrics(paths, STEPS)
     with paths.metrics.open("a") as file:
-        file.write(f"{LONG}\n" + json.dumps({"kind": "train", "step": STEPS, "time": 1.77e9, "loss": 0.125}) + "\n")
+        file.write(f"{LONG}\n" + json.dumps({"kind": "train", "step": STEPS - 1, "time": 1.77e9, "loss": 0.125}) + "\n")
     for attempt in range(1, ATTEMPTS + 1):
         paths.logs(attempt).mkdir(exist_ok=True)
         paths.console(attempt).write_text(f"[1,1]<stdout>:{LONG}\n[1,0]<stdout>:step of attempt {attempt}\n")

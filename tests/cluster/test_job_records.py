@@ -364,7 +364,7 @@ def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
     rows = [{"kind": "train", "step": s, "time": 1000.0 + s, "images_per_s": 80.04} for s in range(0, 60, 10)]
     paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"kind": "train", "st')
 
-    assert Progress(step=50, time=1050.0, images_per_s=80.04, left_s=50.0) == view(paths).progress
+    assert Progress(step=51, time=1050.0, images_per_s=80.04, left_s=50.0) == view(paths).progress
     paths.metrics.write_text('{"kind": "train", "step": 1, "time": NaN}\n[]\n{"kind": "eval"}\n')
     assert None is view(paths).progress
 

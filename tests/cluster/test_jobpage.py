@@ -314,7 +314,7 @@ def test_compare_names_what_differs_and_only_that(tmp_path: Path) -> None:
     lines = differences_text(found, 100).splitlines()
     assert ["085320-resnet50-ab12", "085321-resnet50-ef56"] == lines[0].split()
     assert any(re.fullmatch(r"--lr +0\.1 +0\.2", line) for line in lines)
-    assert ["99", "49"] == record(found)["outcomes"]["step"]
+    assert ["100", "50"] == record(found)["outcomes"]["step"]
     read = Read(compared(found))
     assert all(title in read.text for title in ("Loss, training", "Learning rate", "Settings that differ"))
     with pytest.raises(ConfigError, match="named twice"):

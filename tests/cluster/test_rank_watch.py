@@ -44,10 +44,11 @@ def rank(job_id: str, tmp_path: Path) -> Iterator[Any]:
     """Starts a rank of the job that steps until a file is there; it is gone afterwards."""
     started = []
 
-    def start(number: int, until: str, program: str = STEPS) -> None:
+    def start(number: int, until: str, program: str = STEPS) -> "subprocess.Popen[bytes]":
         tags = {"DLAMI_JOB": job_id, "DLAMI_ATTEMPT": "1", "OMPI_COMM_WORLD_RANK": str(number)}
         words = [sys.executable, "-c", program, str(tmp_path / until)]
         started.append(subprocess.Popen(words, cwd=ROOT, env={**os.environ, **tags}))
+        return started[-1]
 
     yield start
     sweep([HERE], job_id)
@@ -130,6 +131,34 @@ def test_what_the_shared_folder_holds_up_is_not_waited_for(
         else:
             wait_until(lambda: watch.trouble() is not None, "the trouble is found", 120)
             assert (Ending.SHARED_FOLDER, "localhost") == (watch.trouble().kind, watch.trouble().host)
+    finally:
+        watch.close()
+
+
+HURRIES = """\
+import pathlib, sys, time
+from dlami.beat import beat, beat_file
+beat.begin(beat_file())
+beat.stepped(1)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+for step in range(2, 601):
+    beat.stepped(step)
+"""
+
+
+def test_steps_after_the_last_report_are_asked_for(rank: Any, folder: Path, job_id: str, tmp_path: Path) -> None:
+    """The ranks have left; their last heartbeats are still on their host."""
+    paths = JobPaths(folder / job_id)
+    paths.logs(1).mkdir(parents=True)
+    watch = RankWatch(a_job("", job_id, np=1), paths, FolderThread(), lambda _: None).start()
+    try:
+        program = rank(0, "go", HURRIES)
+        wait_until(lambda: watch.step() == 1, "it steps")
+        (tmp_path / "go").touch()
+        program.wait(timeout=PATIENCE_S)
+        watch.ask_once_more()
+        assert 600 == watch.step()
     finally:
         watch.close()
 

@@ -296,6 +296,21 @@ def test_the_account_of_a_host_s_death() -> None:
     assert said.ettr == pytest.approx(904 / 1131)
 
 
+def test_what_a_failure_without_steps_had_done_is_not_known() -> None:
+    """Its time was no start: the same program's success is useful from there on. A trainer's failed start is one."""
+    failed = AttemptRecord(
+        number=1, np=1, hosts=(), began=0, started=3, noticed=30, ended=30, cleared=31, what=Ending.PROGRAM
+    )
+    done = dataclasses.replace(failed, number=2, what=Ending.DONE)
+    first, second = account([failed, done], 99, reports_steps=False).attempts
+
+    assert {"start_s": 3, "unknown_s": 27, "clearing_s": 1} == seconds(first)
+    assert {"start_s": 3, "useful_s": 27, "clearing_s": 1} == seconds(second)
+    assert {"start_s": 30, "clearing_s": 1} == seconds(account([failed], 99).total)
+    running = AttemptRecord(number=1, np=1, hosts=(), began=0, started=3)
+    assert {"start_s": 20} == seconds(account([running], 20, reports_steps=False).total)
+
+
 def test_a_time_without_supervisor_is_waiting() -> None:
     """The master was away between two attempts: what is known ends at the last step, and the rest was lost."""
     first = AttemptRecord(

@@ -16,6 +16,7 @@ _WORDS = {
     "waiting_s": "waiting",
     "gate_s": "gate",
     "start_s": "start",
+    "unknown_s": "not known (no step was reported)",
 }
 
 
@@ -63,7 +64,8 @@ def _time(account: Account) -> str:
     """Return how the job's time was spent: the useful share first, then the other parts, the longest first."""
     if account.ettr is None:
         return ""
-    useful = f"{100 * account.ettr:.1f} % of {duration(account.total.wall_s)} useful"
+    least = "at least " if account.total.unknown_s else ""  # a program that reports no steps may have saved some
+    useful = f"{least}{100 * account.ettr:.1f} % of {duration(account.total.wall_s)} useful"
     return "; ".join([useful, *_parts(account.total)])
 
 

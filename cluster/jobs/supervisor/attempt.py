@@ -156,6 +156,9 @@ class Attempt:
         except BaseException:
             mpirun.end()
             raise
+        if not (self._lost_host or self._hang):
+            self._ranks.ask_once_more()
+            self._steps.look()
         self._steps.read()
         self._note_steps()
         self._note(noticed=self.record.noticed or steady_now(), ended=steady_now())
