@@ -356,6 +356,8 @@ def start(
     where = f"{counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}"
     if options.queue:
         job, where = queued(job, training, unchecked=options.unchecked), f"{counted(job.np, 'rank')}, in the queue"
+    if job.begins_from:
+        print(f"copying the checkpoints of {job.begins_from} on the master", file=sys.stderr)
     folder = jobs.submit(job)
     print(f"working directory: {working_directory(job, JobPaths(Path(folder)))}", file=sys.stderr)
     print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)

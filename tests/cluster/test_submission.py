@@ -1,5 +1,6 @@
 """A job that is submitted over a connection that breaks is started once."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cluster.jobs.client import client
 from cluster.jobs.client.client import ConnectionBroken, Jobs
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
+from cluster.ssh.limits import Limits
 from cluster.ssh.result import Result
 from tests.cluster.jobs_here import a_job
 
@@ -27,9 +29,11 @@ class Master:
     def __init__(self, breaks: int, is_done: bool, refuses: str = "") -> None:
         self.breaks, self.is_done, self.refuses = breaks, is_done, refuses
         self.submitted = 0
+        self.limit_s: float | None = None
 
-    def run(self, hosts: Any, command: str, **_: Any) -> dict[Host, Result]:
+    def run(self, hosts: Any, command: str, limits: Limits, **_: Any) -> dict[Host, Result]:
         """One verb."""
+        self.limit_s = limits.total_s
         verb = next(word for word in ("submit", "show") if f" {word}" in command)
         return {MASTER: self.submit() if verb == "submit" else self.show()}
 
@@ -73,6 +77,16 @@ def test_it_is_sent_again_unless_the_master_has_it(master: Master, submitted: in
     """Also where the first one was on its way while it was asked for."""
     assert "/efs/jobs/mine" == Jobs(master, CLUSTER).submit(JOB)
     assert submitted == master.submitted
+
+
+def test_a_submission_that_copies_checkpoints_may_take_hours() -> None:
+    """They are of any size, and a file server of any speed; cut off, it would begin again from the first byte."""
+    master = Master(0, False)
+    Jobs(master, CLUSTER).submit(JOB)
+    usual_s = master.limit_s
+    Jobs(master, CLUSTER).submit(dataclasses.replace(JOB, begins_from="older"))
+    assert usual_s is not None and master.limit_s is not None
+    assert usual_s < 600 < 3600 <= master.limit_s
 
 
 def test_a_refusal_is_a_refusal() -> None:

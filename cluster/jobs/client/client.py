@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 30.0  # limit for a verb that only reads
 CHANGE_S = 200.0  # limit for a verb that waits for a lock, or for a training to save and leave
+COPY_S = 3 * 3600.0  # limit for a verb that copies or removes checkpoints, as long as the file server takes
 _SUBMIT_AGAIN_S = (1.0, 3.0, 9.0)  # pauses before a submission is sent again
 _VERSIONS_S = 20.0  # it may have to start a container
 _VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
@@ -121,9 +122,10 @@ class Jobs:
         If the connection breaks, submits again, unless the master already has the job.
         """
         words, broken = json.dumps(dataclasses.asdict(job)).encode(), 0
+        limit_s = COPY_S if job.begins_from else CHANGE_S
         while True:
             try:
-                return str(self._call("submit", stdin=words, total_s=CHANGE_S)["folder"])
+                return str(self._call("submit", stdin=words, total_s=limit_s)["folder"])
             except ConnectionBroken:
                 broken += 1
                 if broken > len(_SUBMIT_AGAIN_S):
@@ -225,7 +227,7 @@ class Jobs:
 
         Raises ConfigError while the job is active.
         """
-        said = self._call("remove", which, total_s=CHANGE_S)
+        said = self._call("remove", which, total_s=COPY_S)
         return str(said["removed"]), tuple(said["left"])
 
     def logs(
