@@ -128,7 +128,7 @@ GROUPS = {
         eks.eks_train_run, eks.eks_train_resnet50, eks.eks_train_resnet50_torch, eks.eks_train_maskrcnn,
         eks.eks_train_benchmark,
     ),
-    "eks.jobs": (eks.eks_jobs_list, eks.eks_jobs_logs, eks.eks_jobs_stop),
+    "eks.jobs": (eks.eks_jobs_list, eks.eks_jobs_show, eks.eks_jobs_logs, eks.eks_jobs_stop),
 }
 # fmt: on
 

@@ -46,6 +46,8 @@ class Order:
     min_np: int | None = None
     attempts_per_hour: int = 6
     hang_after: float | None = None
+    begins_from: str = ""  # id of the job whose newest checkpoint a new job begins with
+    from_scratch: bool = False  # its first attempt may begin at step 0 if no checkpoint can be read
     unchecked: bool = False
     skip_unfit: bool = False
     shared: str = "/efs"
@@ -75,6 +77,7 @@ class Order:
             code=self.code.digest if self.code else "",
             below=self.code.below if self.code else "",
             workdir=self.workdir,
+            begins_from=self.begins_from,
         )
 
     def to_json(self) -> str:

@@ -27,7 +27,7 @@ from cluster.jobs.record_lease import EXPIRES_S
 from cluster.jobs.records import view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.jobs.training import next_attempt
+from cluster.jobs.training import from_scratch, next_attempt
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import CONFIG_VARIABLE
@@ -80,12 +80,13 @@ class Launcher:
         if status and (code := self._final(status)) is not None:
             say(follow.ending(status, self._order.job))
             return code
+        may_begin_anew = self._order.from_scratch and self._is_started_anew()
         self._keep_submission()
         if status and status.state is JobState.LOST:
             self._reached()
             self._take_up()
         else:
-            self._start(self._reached(), goes_on=status is not None)
+            self._start(self._reached(), goes_on=status is not None, may_begin_anew=may_begin_anew)
         return self._followed()
 
     def _reached(self) -> Cluster:
@@ -100,8 +101,11 @@ class Launcher:
         os.environ[CONFIG_VARIABLE] = str(write_cluster(self._folder, hosts, settings))
         return load_cluster(str(self._folder))
 
-    def _start(self, cluster: Cluster, *, goes_on: bool) -> None:
-        """Submit the job, or its next attempt, as `inv train.*` and `inv jobs.resume` do. Raises ClusterError."""
+    def _start(self, cluster: Cluster, *, goes_on: bool, may_begin_anew: bool) -> None:
+        """Submit the job, or its next attempt, as `inv train.*` and `inv jobs.resume` do. Raises ClusterError.
+
+        may_begin_anew: the next attempt begins at step 0 if no checkpoint can be read.
+        """
         order, workers = self._order, that_train(cluster.hosts)
         if order.code and not goes_on:
             put_into_store(Path(CODE_FOLDER), order.code.digest)
@@ -110,6 +114,7 @@ class Launcher:
         if goes_on:
             before = view(self._paths)
             training = next_attempt(before, cluster, None, order.np, training.terms, training.hang_after)
+            training = from_scratch(training, before.status.attempt + 1) if may_begin_anew else training
         elif not order.unchecked:
             fit = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=order.skip_unfit)
             training = dataclasses.replace(training, hosts=fit)

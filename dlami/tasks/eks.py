@@ -40,6 +40,10 @@ class EksTrainOptions(TermOptions, ProfileOptions):
     dry_run: bool = option(False, "print the MPIJob as YAML, start nothing")
     nodes: str = option("", "workers, a node each; as many as the ranks need, or the cluster file has")
     resume: str = option("", "go on with the job of this id, which has ended, in its folder")
+    from_scratch: bool = option(
+        False, "with --resume: no checkpoint can be read: this attempt begins at step 0 and keeps them aside"
+    )
+    begin_from: str = option("", "begin a new job with the newest checkpoint of the job of this id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +130,20 @@ def eks_jobs_list(c: Context, json: bool = False) -> None:
         print(table(found))
 
 
+@command(name="show", help={**_JOB_HELP, "json": "as JSON"}, positional=["job"])
+def eks_jobs_show(c: Context, job: str, json: bool = False) -> None:
+    """Show one training: its state, how far it is, what was asked for, and what its pods do or wait for."""
+    from eks.cluster import load_eks
+    from eks.jobs import EksJobs
+
+    jobs = EksJobs(load_eks())
+    found = jobs.view(jobs.find(job).id)
+    if json:
+        print_json(found.to_json())
+    else:
+        print(found)
+
+
 @command(
     name="logs",
     help={
@@ -210,6 +228,10 @@ def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, words: "lis
     from eks.job_spec import Order, new_id
 
     warn_of_secrets(words)
+    if given.from_scratch and not given.resume:
+        raise ConfigError("--from-scratch goes with --resume ID: a new job has no checkpoint")
+    if given.begin_from and given.resume:
+        raise ConfigError("--begin-from is for a new job, --resume goes on with an old one: give one of them")
     terms, np = given.terms, number_of_ranks(given.np)
     terms.check(np or _nodes(cluster, given) * cluster.slots)
     return Order(
@@ -224,6 +246,8 @@ def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, words: "lis
         min_np=terms.min_np,
         attempts_per_hour=terms.attempts_per_hour,
         hang_after=seconds(given.hang_after, "--hang-after", LEAST_HANG_S),
+        begins_from=check_id(given.begin_from) if given.begin_from else "",
+        from_scratch=given.from_scratch,
         unchecked=given.unchecked,
         skip_unfit=given.skip_unfit,
         shared=cluster.shared,

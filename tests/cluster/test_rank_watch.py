@@ -137,7 +137,7 @@ def test_what_the_shared_folder_holds_up_is_not_waited_for(
 
 HURRIES = """\
 import pathlib, sys, time
-from dlami.beat import beat, beat_file
+from dlami.heartbeat import beat, beat_file
 beat.begin(beat_file())
 beat.stepped(1)
 while not pathlib.Path(sys.argv[1]).exists():

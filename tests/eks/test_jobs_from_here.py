@@ -7,20 +7,25 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.jobs.record import JobPaths, Status
+from cluster.hosts import Host
+from cluster.jobs.program import Trainer
+from cluster.jobs.record import JobPaths, Progress, Status
 from cluster.jobs.state import JobState
+from cluster.jobs.training import Training
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.onhost.frame import framed
 from dlami.tasks import eks as typed_eks
 from dlami.tasks.eks import EksTrainOptions
+from eks import job_view, page_client, progress, staging_client
 from eks import jobs as eks_jobs
-from eks import page_client, progress, staging_client
-from eks.job_spec import Order
+from eks import launcher as launchers
+from eks.job_spec import ORDER_VARIABLE, Order
 from eks.jobs import EksJobs
 from eks.kubectl import KubectlError
 from eks.launcher import Launcher, exit_code
@@ -217,6 +222,103 @@ def test_what_is_left_is_asked_of_launchers_that_run(objects: Objects, monkeypat
     assert {} == EksJobs(CLUSTER).left_s()
     objects.kinds["pods"] = [pod("l-0", "launcher")]
     assert {"a-1": None} == EksJobs(CLUSTER).left_s()
+
+
+def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for, what each pod waits for; who cannot be asked is no error of the command."""
+    order = Order(
+        job="a-1", submission="s", name="a", words=("--lr", "0.1 x"), module="trainer.resnet50", shared="/efs"
+    )
+    made = training()
+    container = {"env": [{"name": ORDER_VARIABLE, "value": order.to_json()}]}
+    made["spec"]["mpiReplicaSpecs"]["Launcher"] = {"template": {"spec": {"containers": [container]}}}
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has 8 GPUs"}
+    waits = pod("w-0", "worker", "x", phase="Pending", conditions=[no_room])
+    objects.kinds = {KIND: [made, training("b-1", "Failed")], "pods": [pod("l-0", "launcher"), waits]}
+    monkeypatch.setattr(
+        job_view, "ask", lambda _kubectl, name: Progress(step=7, time=1.0, images_per_s=2.0, left_s=90.0)
+    )
+    jobs = EksJobs(CLUSTER)
+
+    text, told = str(jobs.view("a-1")), jobs.view("a-1").to_json()
+    for fact in (
+        "running",
+        "step 7, 2.0 images/s, 1m left",
+        "trainer.resnet50 --lr '0.1 x'",
+        "/efs/jobs/a-1",
+        "no node has 8",
+    ):
+        assert fact in text
+    assert ("a-1", "running", 7, "Running") == (
+        told["id"],
+        told["state"],
+        told["progress"]["step"],
+        told["pods"]["l-0"],
+    )
+    json.dumps(told)
+    monkeypatch.setattr(job_view, "ask", silent)
+    assert "l-0 does not say" in str(jobs.view("a-1"))
+    assert "failed: it broke" in str(jobs.view("b-1"))
+
+
+def silent(_kubectl: Any, pod: str) -> Any:
+    raise ClusterError(f"{pod} does not say how far its training is")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ({"from_scratch": True}, "--from-scratch goes with --resume"),
+        ({"begin_from": "b-1", "resume": "a-1"}, "give one of them"),
+    ],
+)
+def test_a_beginning_is_of_one_kind(typed: dict[str, Any], told: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match=told):
+        typed_eks._order(CLUSTER, EksTrainOptions(profile="", **typed), "name", [])
+
+
+def test_a_new_job_may_begin_with_an_older_one_s_checkpoint() -> None:
+    """Of its id, which the launcher gets; an attempt that may begin anew is asked for once, by its submission."""
+    hosts = (Host(rank=1, address="w-0", slots=1),)
+    given = EksTrainOptions(profile="", begin_from="b-1")
+    order = Order.from_json(typed_eks._order(CLUSTER, given, "name", []).to_json())
+    assert "b-1" == order.training(hosts).begins_from
+    again = Order.from_json(
+        typed_eks._order(CLUSTER, EksTrainOptions(resume="a-1", from_scratch=True), "n", []).to_json()
+    )
+    assert ("a-1", True, "") == (again.job, again.from_scratch, again.training(hosts).begins_from)
+
+
+@pytest.mark.parametrize(("kept", "words"), [("older", ("--from-scratch-attempt", "3")), ("s", ())])
+def test_a_launcher_that_is_started_again_does_not_begin_anew(
+    kept: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator allowed it for the attempt that --resume began, not for those that follow."""
+    launcher = Launcher.__new__(Launcher)
+    launcher._order = Order(
+        job="a-1", submission="s", name="a", words=(), module="m", shared=str(tmp_path), from_scratch=True
+    )
+    launcher._paths, launcher._folder = JobPaths(tmp_path / "jobs/a-1"), tmp_path / "kept"
+    launcher._folder.mkdir()
+    launcher._paths.folder.mkdir(parents=True)
+    (launcher._folder / "submission").write_text(kept)
+    begun: list[Any] = []
+    what = Trainer(module="m", arguments=(), python="")
+    monkeypatch.setattr(launcher, "_settled", lambda: Status(state=JobState.FAILED, attempt=2))
+    monkeypatch.setattr(launcher, "_final", lambda _status: None)
+    monkeypatch.setattr(launcher, "_reached", lambda: SimpleNamespace(hosts=()))
+    monkeypatch.setattr(launcher, "_followed", lambda: 0)
+    monkeypatch.setattr(launchers, "that_train", lambda _hosts: ())
+    monkeypatch.setattr(launchers, "view", lambda _paths: SimpleNamespace(status=SimpleNamespace(attempt=2)))
+    monkeypatch.setattr(launchers, "next_attempt", lambda *_: Training(name="a", what=what, hosts=()))
+    monkeypatch.setattr(launchers, "Reach", lambda _cluster: contextlib.nullcontext())
+    monkeypatch.setattr(
+        launchers, "Jobs", lambda *_: SimpleNamespace(plan=lambda training, **_: training, submit=begun.append)
+    )
+
+    assert 0 == launcher._seen_through()
+    assert [words] == [one.what.arguments for one in begun]
 
 
 # Staging -------------------------------------------------------------------------------------------------------------
