@@ -579,6 +579,8 @@ READ_AS_THEY_ARE = {
     "jobs/supervisor/lease_holder.py": {"say", "say_in_console"},
     "jobs/supervisor/launcher.py": {"_started"},
     "jobs/lock.py": {"_own", "_opened"},
+    "jobs/master/stop.py": {"_own_supervisors", "_is_supervisor"},
+    "jobs/master/submit.py": {"_start_supervisor"},
     "jobs/onhost/claim.py": {"_bound_slots", "_leave_behind"},
     "jobs/process.py": {"boot_id", "booted", "_stat"},
     "jobs/master/stop.py": {"_own_supervisors", "_is_supervisor"},
