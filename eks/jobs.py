@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from eks.cluster import EksCluster
@@ -15,9 +14,6 @@ from eks.mpijob import GRACE_S
 from eks.prerequisites import require
 from eks.progress import ask
 from eks.waiting import has_begun, reason
-
-if TYPE_CHECKING:
-    from eks.job_view import EksJobView
 
 KIND = "mpijobs.kubeflow.org"
 _LOOK_S = 2.0
@@ -120,11 +116,10 @@ class EksJobs:
             f"folder stays in {self._cluster.shared}/jobs"
         )
 
-    def view(self, name: str) -> "EksJobView":
-        """Return the job with this id in detail. Raises ClusterError."""
-        from eks.job_view import view
-
-        return view(self._kubectl, name, self._cluster.shared)
+    @property
+    def kubectl(self) -> Kubectl:
+        """Return the client of the namespace that has the jobs."""
+        return self._kubectl
 
     def left_s(self) -> dict[str, float | None]:
         """Return the seconds until the last step of each running training, as its launcher estimates. None if unknown.

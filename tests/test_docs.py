@@ -69,6 +69,9 @@ OF_OTHERS |= {
     "--main_process_ip",
     "--main_process_port",
     "--num_processes",
+    "--cluster-name",
+    "--nodegroup-name",
+    "--scaling-config",
 }
 # Beside ours in the table of docs/resnet50.md, where most have a "_".
 OF_THE_REFERENCE = {"--inter", "--mom", "--leta", "--wdecay"}

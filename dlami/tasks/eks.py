@@ -134,10 +134,12 @@ def eks_jobs_list(c: Context, json: bool = False) -> None:
 def eks_jobs_show(c: Context, job: str, json: bool = False) -> None:
     """Show one training: its state, how far it is, what was asked for, and what its pods do or wait for."""
     from eks.cluster import load_eks
+    from eks.job_view import view
     from eks.jobs import EksJobs
 
-    jobs = EksJobs(load_eks())
-    found = jobs.view(jobs.find(job).id)
+    cluster = load_eks()
+    jobs = EksJobs(cluster)
+    found = view(jobs.kubectl, jobs.find(job).id, cluster.shared)
     if json:
         print_json(found.to_json())
     else:

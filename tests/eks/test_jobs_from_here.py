@@ -238,9 +238,11 @@ def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, m
     monkeypatch.setattr(
         job_view, "ask", lambda _kubectl, name: Progress(step=7, time=1.0, images_per_s=2.0, left_s=90.0)
     )
-    jobs = EksJobs(CLUSTER)
 
-    text, told = str(jobs.view("a-1")), jobs.view("a-1").to_json()
+    def shown(name: str) -> job_view.EksJobView:
+        return job_view.view(EksJobs(CLUSTER).kubectl, name, "/efs")
+
+    text, told = str(shown("a-1")), shown("a-1").to_json()
     for fact in (
         "running",
         "step 7, 2.0 images/s, 1m left",
@@ -257,8 +259,8 @@ def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, m
     )
     json.dumps(told)
     monkeypatch.setattr(job_view, "ask", silent)
-    assert "l-0 does not say" in str(jobs.view("a-1"))
-    assert "failed: it broke" in str(jobs.view("b-1"))
+    assert "l-0 does not say" in str(shown("a-1"))
+    assert "failed: it broke" in str(shown("b-1"))
 
 
 def silent(_kubectl: Any, pod: str) -> Any:
