@@ -9,7 +9,7 @@ from typing import Any
 from cfn.template.design import TAG
 from cluster.clusterfile import text
 from cluster.errors import ConfigError
-from cluster.files import write_atomically
+from cluster.files import IS_CHECKOUT, write_atomically
 from cluster.locate import lab_names
 from lab.record import SHARED, Lab
 
@@ -29,11 +29,16 @@ def serve(name: str, port: int, scale: float, nodes: str) -> None:
     Args:
         port: 0 for a free one.
         scale: seconds here for one of AWS's; 0 for a default that fits the nodes.
-        nodes: "lab" for lab hosts (needs root), "ready" for simulated instances that become ready, "none" for
-            instances that never do; "" for "lab" as root, else "ready".
+        nodes: "lab" for lab hosts (needs root and a checkout), "ready" for simulated instances that become ready,
+            "none" for instances that never do; "" for "lab" as root in a checkout, else "ready".
     Raises ConfigError for another value of `nodes`, or if the lab exists already.
     """
-    nodes = nodes or ("lab" if os.geteuid() == 0 else "ready")
+    nodes = nodes or ("lab" if os.geteuid() == 0 and IS_CHECKOUT else "ready")
+    if nodes == "lab" and not IS_CHECKOUT:
+        raise ConfigError(
+            "lab hosts of the fake AWS boot a checkout, and this command was installed without one: "
+            "give --nodes ready, or type it in a checkout"
+        )
     if nodes not in KINDS:
         raise ConfigError(f"--nodes {nodes} is not known: give one of {', '.join(KINDS)}")
     with contextlib.suppress(KeyboardInterrupt):

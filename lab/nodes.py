@@ -13,6 +13,7 @@ from cluster.errors import ClusterError
 from cluster.files import shipped
 from cluster.inventory import ROOT
 from cluster.ssh.fanout import wait_until
+from cluster.written import whole_file
 from lab import machine
 from lab.record import SHARED, Lab, LabHost
 
@@ -91,10 +92,13 @@ def make_master(lab: Lab, host: LabHost) -> None:
 
 
 def introduce(lab: Lab) -> None:
-    """Write the host keys and names of all hosts to every host and to the lab's folder."""
+    """Write the host keys and names of all hosts to every host and to the lab's folder.
+
+    There they have the mark of `hosts.write`, which may replace them: on the fake AWS the lab is a stack's.
+    """
     known = "".join(f"{h.address},{h.name} {_public_key(lab, h)}\n" for h in lab.hosts)
     names = "127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in lab.hosts)
-    (lab.folder / "known_hosts").write_text(known)
+    (lab.folder / "known_hosts").write_text(whole_file(lab.folder / "known_hosts", known).text)
     for host in lab.hosts:
         upper = lab.host_folder(host) / "upper"
         _give(upper / "root/.ssh/known_hosts", known, 0o600)

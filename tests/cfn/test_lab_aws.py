@@ -88,6 +88,19 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
     assert not labs.is_anything_left(name)
 
 
+def test_an_installed_command_simulates_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lab host's first boot needs a checkout; told to boot one, it says so before anything is made."""
+    seen: list[str] = []
+    monkeypatch.setattr(fake_aws, "IS_CHECKOUT", False)
+    monkeypatch.setattr(fake_aws.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(fake_aws, "_serve_simulated", lambda port, scale, nodes: seen.append(nodes))
+
+    fake_aws.serve("mine", 7, 0.0, "")
+    with pytest.raises(ConfigError, match="--nodes ready"):
+        fake_aws.serve("mine", 7, 0.0, "lab")
+    assert ["ready"] == seen
+
+
 def test_a_fake_of_other_nodes_or_of_a_lab_that_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is made."""
     with pytest.raises(ConfigError, match="--nodes many is not known: give one of lab, ready, none"):
