@@ -16,8 +16,8 @@ _PLAIN = re.compile(r"/[\w./+@:%,=~-]*")  # ssh splits a control socket's path a
 def runtime_folder() -> Path:
     """Return this user's folder for control sockets, which no other user may enter.
 
-    It is below XDG_RUNTIME_DIR if that exists, is ours, writable and short, else below the temporary folder. Raises
-    ConfigError if another user's folder is in its place, or if there is no usable folder at all.
+    It is below XDG_RUNTIME_DIR if that exists, is ours, writable and short, else below the temporary folder, or
+    another one if somebody else has taken its name there. Raises ConfigError if there is no usable folder at all.
     """
     tried = []
     for base in dict.fromkeys(_runtime_bases()):
@@ -44,6 +44,7 @@ def _runtime_bases() -> Iterator[Path]:
     yield Path("/tmp")
     yield Path("/var/tmp")
     yield Path("/dev/shm")
+    yield Path(home_folder() or "/nonexistent") / ".cache"
 
 
 def temporary_folder() -> Path:
@@ -63,6 +64,8 @@ def _may_be_used(base: Path, folder: Path) -> bool:
     if not base.is_absolute() or not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.getuid(), 0):
         return False
     if os.path.lexists(folder):
+        if folder.lstat().st_uid != os.getuid():
+            return False
         _refuse_others(folder)
     return bool(_PLAIN.fullmatch(str(folder))) and len(str(folder)) <= _RUNTIME_MOST
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.record import ATTEMPT_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG
+from cluster.launch.mpirun import session_folders
 from cluster.ssh import tagged_processes
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
@@ -37,13 +38,13 @@ class Swept:
 def sweep(
     hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None, *, keeps_hosts: bool = False
 ) -> Swept:
-    """End the processes with the job's id on these hosts and on this one. Remove its ranks' heartbeat files.
+    """End the processes with the job's id on these hosts and on this one. Remove its files in memory and in /tmp.
 
     attempt: only this attempt's processes. keeps_hosts: keep the hosts' claims.
     """
     also, but = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else "", _HOLDS if keeps_hosts else ""
     script = (
-        f"{tagged_processes.end_script(JOB_TAG, job_id, grace_s, also, but, WRAPPER)}\n{_remove_beats(job_id, attempt)}"
+        f"{tagged_processes.end_script(JOB_TAG, job_id, grace_s, also, but, WRAPPER)}\n{_remove_files(job_id, attempt)}"
     )
     limits = Limits(total_s=grace_s + 20)
     results = dict(on_all(hosts, job_id, script, limits))
@@ -80,10 +81,11 @@ def stopped_processes(hosts: Iterable[Host], job_id: str) -> tuple[str, ...]:
     return tuple(f"{h}: {words[0]}" for h, words in lines if len(words) > 1 and words[1].startswith(("T", "t")))
 
 
-def _remove_beats(job_id: str, attempt: int | None) -> str:
-    """Return shell commands that remove the heartbeat files of the job's ranks (`dlami/heartbeat.py`)."""
+def _remove_files(job_id: str, attempt: int | None) -> str:
+    """Return shell commands that remove the ranks' heartbeat files (`dlami/heartbeat.py`) and Open MPI's folders."""
+    folders = f"{session_folders(job_id)}.{'*' if attempt is None else f'{attempt}.*'}"
     names = f"dlami-beat-$(id -u)-{shlex.quote(job_id)}-{'' if attempt is None else f'{attempt}-'}[0-9]*"
-    return f'rm -f /dev/shm/{names} "${{TMPDIR:-/tmp}}"/{names}'
+    return f'rm -f /dev/shm/{names} "${{TMPDIR:-/tmp}}"/{names}; rm -rf {folders} 2>/dev/null || true'
 
 
 def cluster_of_job(hosts: Sequence[Host], job_id: str) -> Cluster:

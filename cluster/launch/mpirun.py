@@ -1,7 +1,9 @@
 """Exact mpirun command line of a launch, built by pure functions from hosts, a trainer's command and a profile."""
 
+import hashlib
 import itertools
 import re
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,9 +49,18 @@ class JobTags:
         record = {"DLAMI_JOB_FOLDER": self.folder, "DLAMI_ATTEMPT": str(self.attempt)} if self.folder else {}
         return {"DLAMI_JOB": self.id, **record}
 
+    def session_folder(self) -> str:
+        """Return a new name for Open MPI's folder on each host. No other user can have taken it before."""
+        return f"{session_folders(self.id)}.{self.attempt}.{secrets.token_hex(4)}"
+
     def words(self) -> str:
         """Return the tags as `NAME=VALUE` words, without values unfit for the command line of mpirun's daemons."""
         return " ".join(f"{k}={v}" for k, v in self.variables().items() if re.fullmatch(r"[\w./:@+-]+", v))
+
+
+def session_folders(job_id: str) -> str:
+    """Return what the names of all of Open MPI's folders of a job begin with. Sockets lie in them, so it is short."""
+    return f"/tmp/dlami-mpi.{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
 
 
 def plan_launch(
@@ -148,6 +159,7 @@ def command_line(
             words += ["--mca", s.name, _filled(s, launch)]
     if job:
         words += ["--mca", "orte_launch_agent", f"env {job.words()} orted"]
+        words += ["--mca", "orte_tmpdir_base", job.session_folder()]
     of_device = [s.name for s in settings if launch.devices and "{names}" in s.value]
     filled = {s.name: _filled(s, launch) for s in settings if s.kind == "env" and s.name not in of_device}
     exported: dict[str, str | None] = {**filled}

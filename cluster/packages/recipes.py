@@ -78,7 +78,8 @@ def kept_ids(shared: str) -> list[str]:
     """Return the ids of this user's environments that have a recipe."""
     folder = recipes_folder(shared)
     with contextlib.suppress(OSError):
-        return sorted(p.stem for p in folder.glob("*.json") if p.lstat().st_uid == os.getuid())
+        found = (p for pattern in ("*.json", f"{os.getuid()}*/*.json") for p in folder.glob(pattern))
+        return sorted({p.stem for p in found if p.lstat().st_uid == os.getuid()})
     return []
 
 
@@ -96,8 +97,15 @@ def _read(path: Path) -> bytes:
 
 
 def _recipe(folder: Path, name: str) -> Path:
-    return folder / f"{name}.json"
+    return _own(folder, f"{name}.json")
 
 
 def _installed(folder: Path, name: str) -> Path:
-    return folder / f"{name}.txt"
+    return _own(folder, f"{name}.txt")
+
+
+def _own(folder: Path, name: str) -> Path:
+    """Return the path of this user's file: below a folder of his own if somebody else has taken the name."""
+    path = folder / name
+    is_taken = os.path.lexists(path) and path.lstat().st_uid != os.getuid()
+    return Path(trusted_files.own_folder(folder, str(os.getuid()))) / name if is_taken else path

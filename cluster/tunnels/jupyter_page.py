@@ -85,14 +85,13 @@ def notebooks(wanted: Wanted) -> Path:
     """
     shared = Path(wanted.shared)
     home = shared if os.access(shared, os.W_OK) else Path.home()
-    folder = home / "notebooks" / str(os.getuid()) if home == shared else home / "notebooks"
+    above = home / "notebooks"
     try:
-        above = home / "notebooks"
         above.mkdir(mode=0o1777, exist_ok=True)
         if home == shared and trusted_files.folder_owner(above) == os.getuid():
             above.chmod(0o1777)
         trusted_files.require_place(above, f": as root on the master, 'chown root {above} && chmod 1777 {above}'")
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder = Path(trusted_files.own_folder(above, str(os.getuid()))) if home == shared else above
         trusted_files.require_own(folder)
         for name, one in NOTEBOOKS.items():
             if not (folder / name).exists():

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.jobs.record import JOB_TAG
+from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
 Kind = Literal["tensorboard", "jupyter"]
@@ -91,10 +91,12 @@ class ServicePaths:
 
 def services_folder() -> Path:
     """Return the folder of this user's services on this machine. Raises ConfigError if another user could use it."""
-    folder = _BASE / f"dlami-tunnels-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    name = f"dlami-tunnels-{os.getuid()}"
+    try:
+        folder = Path(trusted_files.own_folder(_BASE, name))
+    except trusted_files.Untrusted as e:
+        raise ConfigError(f"{_BASE / name}: {e.strerror}") from None
+    if folder.lstat().st_mode & 0o077:
         raise ConfigError(f"{folder} is not a folder of this user alone: remove it")
     return folder
 

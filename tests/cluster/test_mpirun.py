@@ -10,7 +10,7 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, shown
+from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, session_folders, shown
 from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.ssh.limits import check_environment
 from tests.cluster.mpirun_words import exported, facts_of
@@ -61,6 +61,15 @@ def test_the_command_for_gpu_hosts_with_efa() -> None:
     }.items() <= exported(words).items()
     assert "/opt/amazon/openmpi/lib" in exported(words)["LD_LIBRARY_PATH"].split(":"), "of the mpirun that is called"
     assert ["python", "-m", "trainer.resnet50"] == words[-3:]
+
+
+def test_open_mpi_s_folder_has_a_name_that_nobody_can_take_first() -> None:
+    """Its own name is made of host and user: one folder of another's there would end every training of this user's."""
+    tags = JobTags(id="x" * 101, folder="/efs/jobs/x", attempt=2)
+    first, second = tags.session_folder(), tags.session_folder()
+    assert first != second
+    assert first.startswith(f"{session_folders(tags.id)}.2.") and len(first) < 40
+    assert mca(words_for({h: facts_of() for h in HOSTS}))["orte_tmpdir_base"].startswith(f"{session_folders('x')}.2.")
 
 
 def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded() -> None:

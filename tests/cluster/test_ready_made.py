@@ -71,14 +71,19 @@ def a_file(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [ready_made, linked_folder, linked_to_ours, open_to_all, a_file])
 def test_notebooks_are_in_a_folder_of_one_s_own(shared: Path, make: Callable[[Path], None]) -> None:
-    """Kernels import what lies there: another's folder, a link, or one that others can write to is refused by its name."""
+    """Kernels import what lies there. Of a name that another has taken, a folder beside it; one's own, open one is named."""
     folder = shared / "notebooks" / str(os.getuid())
     make(folder)
-    with pytest.raises(ClusterError, match=f"^(notebooks|the notebooks' folder).*{folder}"):
-        notebooks(Wanted(kind="jupyter", shared=str(shared)))
+    if make is open_to_all:
+        with pytest.raises(ClusterError, match=f"^notebooks.*{folder}"):
+            notebooks(Wanted(kind="jupyter", shared=str(shared)))
+        folder.chmod(0o700)
 
-    shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
-    assert (notebooks(Wanted(kind="jupyter", shared=str(shared))) / "train.ipynb").exists()
+    made = notebooks(Wanted(kind="jupyter", shared=str(shared)))
+    assert (made / "train.ipynb").exists()
+    assert (made == folder) is (make is open_to_all)
+    assert (os.getuid(), 0o700) == ((found := made.lstat()).st_uid, found.st_mode & 0o7777)
+    assert made == notebooks(Wanted(kind="jupyter", shared=str(shared)))
 
 
 @pytest.mark.parametrize("name", ["notebooks", "environments"])
@@ -102,7 +107,7 @@ def test_whose_folder_it_is_all_in_is_looked_at_too(shared: Path, name: str, kin
 
 
 def test_a_recipe_is_its_user_s_own(shared: Path) -> None:
-    """Eve's list of packages, or her container's engine, is not what our next attempt is made of."""
+    """Eve's list of packages is not what our next attempt is made of, and its name does not keep us from ours."""
     evil = {"main": "--extra-index-url http://evil", "files": {}}
     for name in ("x.json", "x.txt"):
         path = shared / "environments" / name
@@ -110,13 +115,19 @@ def test_a_recipe_is_its_user_s_own(shared: Path) -> None:
         of_eve(path).chmod(0o644)
 
     assert [] == recipes.kept_ids(str(shared))
-    for act in (
-        lambda: recipes.kept_recipe(str(shared), "x"),
-        lambda: recipes.kept_installed(str(shared), "x"),
-        lambda: recipes.keep(str(shared), "x", Recipe(main="m", files={})),
-    ):
-        with pytest.raises(ClusterError, match=rf"environments/x\.(json|txt).*belongs to {EVE}"):
-            act()
+    assert "" == recipes.kept_installed(str(shared), "x")
+    with pytest.raises(ClusterError, match=r"environments/.*x\.json.*cannot be read"):
+        recipes.kept_recipe(str(shared), "x")
+    recipes.keep(str(shared), "x", Recipe(main="m", files={}))
+    recipes.keep_installed(str(shared), "x", "torch==2.0\n")
+    assert ("m", "torch==2.0\n") == (
+        recipes.kept_recipe(str(shared), "x").main,
+        recipes.kept_installed(str(shared), "x"),
+    )
+    assert ["x"] == recipes.kept_ids(str(shared))
+    recipes.forget(str(shared), "x")
+    assert [] == recipes.kept_ids(str(shared))
+    assert (shared / "environments/x.json").exists()
 
 
 @pytest.mark.parametrize("ending", ["json", "txt"])

@@ -12,7 +12,7 @@ from cluster.hosts import Host, hostfile
 from cluster.inventory import Cluster
 from cluster.jobs.record import JOB_TAG
 from cluster.launch.facts import HostFacts, survey
-from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, ranks_on
+from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, ranks_on, session_folders
 from cluster.recovery.cause import Cause, read_cause
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh import tagged_processes
@@ -43,7 +43,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
     tag = f"health-{secrets.token_hex(4)}"
     path = f"/tmp/dlami-{tag}.hosts"
     mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=JobTags(id=tag))
-    command = f"cat > {path}; {shlex.join(mpirun)} 2>&1 </dev/null; code=$?; rm -f {path}; exit $code"
+    command = f"cat > {path}; {shlex.join(mpirun)} 2>&1 </dev/null"
     result = reach.run(
         [cluster.master],
         command,
@@ -51,13 +51,10 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
         limits=Limits(total_s=limit_s),
         environment={JOB_TAG: tag},
     )[cluster.master]
-    cause = None
+    cause, clean = None, f"rm -rf {path} {session_folders(tag)}.*"
+    ending = clean if result.ok else f"{tagged_processes.end_script(JOB_TAG, tag, 1)}; {clean}"
+    reach.run(tuple(dict.fromkeys((cluster.master, *hosts))), ending, limits=Limits(connect_s=5, total_s=15))
     if not result.ok:
-        reach.run(
-            hosts,
-            tagged_processes.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}",
-            limits=Limits(connect_s=5, total_s=15),
-        )
         rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
         cause = (
             Cause(kind=Ending.HANG, text=f"mpirun {result.error}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import secrets
 import stat
 from collections.abc import Collection
 
@@ -147,6 +148,30 @@ def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:
         raise Untrusted(folder, f"belongs to {user_name(owner)}, who could replace what is in it{remedy}")
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise Untrusted(folder, f"{_NOT_STICKY}{remedy}")
+
+
+def own_folder(above: str | os.PathLike[str], name: str) -> str:
+    """Return this user's folder of this name, made if it is missing, in a folder that other users write to.
+
+    If somebody else has taken the name, it is followed by characters that nobody can guess. Raises Untrusted if others
+    can write to it, OSError if it cannot be made.
+    """
+    above, taken = os.fspath(above), False
+    for one in (name, *sorted(n for n in os.listdir(above) if n.startswith(f"{name}+"))):
+        path = os.path.join(above, one)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                taken = True
+                continue
+        require_own(path)
+        return path
+    assert taken
+    path = os.path.join(above, f"{name}+{secrets.token_hex(8)}")
+    os.mkdir(path, 0o700)
+    return path
 
 
 def require_own(folder: str | os.PathLike[str]) -> None:
