@@ -146,6 +146,9 @@ step() {
 
 say() { echo "first-boot: $*"; }
 
+# What the login user may write is run, and unpacked, as that user. Root runs what it has unpacked for itself.
+as_login() { runuser -u "$LOGIN" -- env HOME="${LOGIN_HOME:-}" "$@"; }
+
 # FILE: one that the master makes; a deadline, not a hope
 wait_for() {
     until [ -e "$1" ] || [ -e "${2:-$1}" ]; do
@@ -338,7 +341,8 @@ take_checkout() {
         [ $SECONDS -lt $((BOOT_SECONDS / 2)) ] || { echo "no checkout came: leave inv stack.create running until the nodes are ready"; return 1; }
         sleep 1
     done
-    mv "$from/project.tar.gz" "$LOCAL/"
+    as_login cat "$from/project.tar.gz" >"$LOCAL/project.tar.gz"
+    rm -f "$from/project.tar.gz"
 }
 
 fetch_project() {
@@ -361,41 +365,58 @@ project() {
     wait_for "$packed" "$none"
     if [ ! -e "$packed" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
     [ -z "$(ls -A "$PROJECT" 2>/dev/null)" ] || { echo "$PROJECT holds something else: name an empty folder in the cluster file"; return 1; }
-    install -d -o "$LOGIN" "$PROJECT"
-    tar -C "$PROJECT" -xzf "$packed"
+    # shellcheck disable=SC2016
+    as_login sh -c 'mkdir -p "$0" && [ -w "$0" ]' "$PROJECT" 2>/dev/null || { [ ! -L "$PROJECT" ] && install -d -o "$LOGIN" "$PROJECT"; }
+    as_login tar -C "$PROJECT" -xz <"$packed"
     # what `inv sync` may take away again
-    tar -tzf "$packed" >"$PROJECT/.synced"
+    tar -tzf "$packed" | as_login tee "$PROJECT/.synced" >/dev/null
     # of whoever packed it: another machine's way in
-    rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"
-    chown -R "$LOGIN": "$PROJECT"
+    as_login rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"
+}
+
+# What root runs from now on: unpacked for root alone, of the archive; of a project that was here, as it is at this boot.
+root_copy() {
+    OWN=$LOCAL/project
+    [ ! -d "$OWN" ] || return 0
+    install -d -m 700 "$OWN"
+    if [ -f "$LIFE/project.tar.gz" ]; then
+        tar -C "$OWN" --no-same-owner -xzf "$LIFE/project.tar.gz"
+    elif [ -f "$PROJECT/tasks.py" ]; then
+        (cd "$PROJECT" && tar -c --exclude .venv --exclude .git .) | tar -C "$OWN" --no-same-owner -x
+    fi
+    chmod -R go-w "$OWN"
 }
 
 runtime() {
     [ -f "$PROJECT/tasks.py" ] || { say "no project, no runtime"; return 0; }
     local venv=$PROJECT/.venv wheels=$LIFE/wheels install=$PROJECT/scripts/install.sh
-    if "$venv/bin/python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
+    if as_login "$venv/bin/python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
         say "the runtime is there already"
         return 0
     fi
+    root_copy
+    "$OWN/scripts/install.sh" packages
     export DLAMI_CLUSTER_CACHE=$STATE/cache
+    install -d "$DLAMI_CLUSTER_CACHE"
+    chown -R "$LOGIN": "$DLAMI_CLUSTER_CACHE"
     if [ "$ROLE" = master ] && [ -n "$OTHER_MASTER" ]; then
         # for itself alone: without a GPU
-        "$install"
+        as_login "$install"
     elif [ "$ROLE" = master ] || { [ -n "$OTHER_MASTER" ] && mkdir "$wheels.by" 2>/dev/null; }; then
         BUILDS=1
-        "$install"
-        mkdir -p "$wheels"
-        "$venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$venv/requirements.txt"
-        cp "$(cat "$venv/.horovod")" "$wheels/"
-        publish "$venv/.installed" "$wheels/.installed"
+        as_login "$install"
+        install -d -o "$LOGIN" "$wheels"
+        as_login "$venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$venv/requirements.txt"
+        as_login cp "$(as_login cat "$venv/.horovod")" "$wheels/"
+        as_login cp "$venv/.installed" "$wheels/.new"
+        as_login mv "$wheels/.new" "$wheels/.installed"
         BUILDS=''
     else
         wait_for "$wheels/.installed"
-        DLAMI_CLUSTER_WHEELS=$wheels "$install"
+        as_login DLAMI_CLUSTER_WHEELS="$wheels" "$install"
     fi
     # a missing library or symbol is told now, not by every rank later
-    "$venv/bin/python" -c 'import horovod.tensorflow'
-    chown -R "$LOGIN": "$venv"
+    as_login "$venv/bin/python" -c 'import horovod.tensorflow'
 }
 
 # so that the stack's tasks work on the master; kept if it was edited since
@@ -404,30 +425,23 @@ cluster_file() {
         say "none to write here"
         return 0
     fi
-    (cd "$PROJECT" && .venv/bin/inv stack.init --from-stack "$NAME" --region "$REGION") || say "inv stack.init --from-stack $NAME writes it later"
-    [ ! -e "$PROJECT/cluster.toml" ] || chown "$LOGIN": "$PROJECT/cluster.toml"
+    (cd "$PROJECT" && as_login .venv/bin/inv stack.init --from-stack "$NAME" --region "$REGION") || say "inv stack.init --from-stack $NAME writes it later"
 }
 
 # that run from now on
 services() {
     # for `inv sync`, on a node without the project; AWS_E*: a lab's AWS
     declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
-    # What root runs from now on comes from root's own copy: the login user may write to the project.
-    local from=$PROJECT
-    if [ -f "$LIFE/project.tar.gz" ]; then
-        from=$LOCAL/services
-        rm -rf "$from"
-        install -d -m 700 "$from"
-        tar -C "$from" --no-same-owner -xzf "$LIFE/project.tar.gz"
-    fi
-    if [ -f "$from/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$from/scripts/services.sh" || say "they are not all there"; fi
+    root_copy
+    if [ -f "$OWN/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$OWN/scripts/services.sh" || say "they are not all there"; fi
 }
 
 # the operator's own script
 setup() {
-    export LOGIN SETUP STATE LIFE LOCAL INSTANCE BOOT_SECONDS
-    export -f wait_for publish
-    bash "$PROJECT/scripts/setup.sh"
+    root_copy
+    export LOGIN LOGIN_HOME SETUP STATE LIFE LOCAL INSTANCE BOOT_SECONDS OWN
+    export -f wait_for publish as_login
+    bash "$OWN/scripts/setup.sh"
 }
 
 ready() {

@@ -4,6 +4,7 @@
 #
 #   install.sh            all of it
 #   install.sh python     all but Horovod, whose build takes minutes: the next run without this word builds it
+#   install.sh packages   the system's packages alone, as root for a user who may not install them
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -249,6 +250,10 @@ is_installed() { [ "$(cat "$venv/.installed" 2>/dev/null)" = "$(stamp 2>/dev/nul
 only=${1:-}
 choose_mpi
 release_daemons
+if [ "$only" = packages ]; then
+    install_packages
+    exit
+fi
 begin_packages
 if ! is_installed; then
     mkdir -p "$venv"

@@ -143,7 +143,10 @@ def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
     return {
         "jobs": [one.to_json() for one in views],
         "over_ids": list(records.over),
-        "damaged": [str(e) for e in damaged],
+        "damaged": [
+            *map(str, damaged),
+            *(f"{user} has {count:,} more jobs, which are not read" for user, count in records.unread.items()),
+        ],
         "damaged_ids": [e.path.parent.name for e in damaged],
         "holders": [dataclasses.asdict(one) for one in may_hold(records)],
         "unsure_ids": [

@@ -261,6 +261,7 @@ class Records:
     damaged: tuple[DamagedRecord, ...]
     others: frozenset[str] = frozenset()  # ids of other users' jobs
     over: Mapping[str, int] = field(default_factory=dict)  # sequence numbers of ended jobs whose records were left out
+    unread: Mapping[str, int] = field(default_factory=dict)  # jobs that were left out as too many, by user
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from cluster.ssh.onhost import trusted_files
 
 _METRICS_TAIL = 64 << 10
 _LAST_STARTED = ".last-"  # file beside the jobs with the id of a user's last one; the user's number follows
+MOST_OF_ANOTHER = 1000  # jobs of each other user that are read, the last by name: he cannot make reading take long
 _SHOWN = 10  # ids listed in the error for an ambiguous id
 _LAST = 10  # lines from which speed and time left are computed
 _SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
@@ -60,7 +61,8 @@ def read_going(folder: Path) -> Records:
 
 def _read(folder: Path, ended: EndedJobs | None) -> Records:
     jobs, damaged, others = [], [], set()
-    for paths in _folders(folder):
+    read, unread = _not_too_many(_folders(folder))
+    for paths in read:
         name = paths.folder.name
         try:
             before = paths.folder.lstat()
@@ -81,7 +83,25 @@ def _read(folder: Path, ended: EndedJobs | None) -> Records:
                 damaged.append(e)
         except FileNotFoundError:
             continue
-    return Records(jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged), others=frozenset(others))
+    return Records(
+        jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged), others=frozenset(others), unread=unread
+    )
+
+
+def _not_too_many(found: Sequence[JobPaths]) -> tuple[list[JobPaths], dict[str, int]]:
+    """Return this user's jobs and the last MOST_OF_ANOTHER of each other user, and how many of each are left out."""
+    kept: list[JobPaths] = []
+    counts: dict[int, int] = {}
+    for paths in reversed(found):
+        try:
+            owner = paths.folder.lstat().st_uid
+        except FileNotFoundError:
+            continue
+        counts[owner] = counts.get(owner, 0) + 1
+        if owner == os.getuid() or counts[owner] <= MOST_OF_ANOTHER:
+            kept.append(paths)
+    more = {user_name(o): n - MOST_OF_ANOTHER for o, n in counts.items() if o != os.getuid() and n > MOST_OF_ANOTHER}
+    return kept[::-1], more
 
 
 def find(folder: Path, which: str) -> JobPaths:

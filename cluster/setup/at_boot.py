@@ -11,8 +11,14 @@ from cluster.setup.setup import environment_of
 
 
 def main(path: str) -> int:
-    """Run the script unless it has succeeded here. Return 1 if it fails, with the reason as the last printed line."""
+    """Run the script unless it has succeeded here. Return 1 if it fails, with the reason as the last printed line.
+
+    A script that has not the digest of the stack is not run: a user may have written it.
+    """
     script = Script(name="setup", text=Path(path).read_text())
+    if script.digest != os.environ["SETUP"]:
+        print(f"{path} is not the script that the stack names, {os.environ['SETUP']}: replace this node")
+        return 1
     told = environment_of(
         name=os.environ["NAME"],
         role=os.environ["ROLE"],

@@ -86,7 +86,7 @@ def test_a_master_that_nobody_brings_it_to_says_so(tmp_path: Path) -> None:
     told = {"SOURCE": "checkout", "LOGIN": who, "LIFE": str(tmp_path / "life"), "LOCAL": str(tmp_path / "local")}
 
     def fetch(seconds: int) -> "subprocess.CompletedProcess[str]":
-        words = f'publish() {{ cp "$1" "$2"; }}\n{script[begin:end]}\nfetch_project'
+        words = f'publish() {{ cp "$1" "$2"; }}\nas_login() {{ "$@"; }}\n{script[begin:end]}\nfetch_project'
         return subprocess.run(
             ["bash", "-euc", words], capture_output=True, text=True, timeout=PATIENCE_S,
             env={**os.environ, **told, "BOOT_SECONDS": str(seconds)},

@@ -4,6 +4,7 @@ import bz2
 import hashlib
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from lab import network
 from lab.aws.driver import LabDriver
 from lab.record import SHARED
 from tests.conftest import PATIENCE_S, wait_for
+from tests.other_users import open_folder
 
 # The operator's own: what a node is told, where all see it.
 SETUP = """\
@@ -336,3 +338,66 @@ def test_the_mount_outlives_its_tunnel(tmp_path: Path) -> None:
         by = [option for option in options.split(",") if option.startswith("x-systemd")]
         assert (["x-systemd.after=dlami-efs.service"] if tls else []) == by
         assert "nofail" in options and "_netdev" in options
+
+
+# Each program of a project, which notes who runs it.
+NOTES = {
+    "tasks.py": "",
+    "scripts/install.sh": """#!/bin/bash
+echo "$(id -u) $0" >>"$NOTED"
+[ "${1:-}" = packages ] || { cd "$(dirname "$0")/.." && mkdir -p .venv/bin && cp tool .venv/bin/python && cp tool .venv/bin/pip &&
+    cp tool .venv/bin/inv && touch .venv/.installed .venv/requirements.txt && echo "$PWD/tasks.py" >.venv/.horovod; }""",
+    "tool": '#!/bin/bash\necho "$(id -u) $PWD/.venv/bin/$(basename "$0")" >>"$NOTED"; [ "${2#import sys}" = "$2" ]',
+    "scripts/services.sh": 'echo "$(id -u) $0" >>"$NOTED"',
+    "cluster/setup/at_boot.py": 'import os; open(os.environ["NOTED"], "a").write(f"{os.getuid()} {__file__}\\n")',
+}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="programs of several users need root")
+@pytest.mark.parametrize("role", ["master", "worker"])
+def test_root_runs_nothing_that_the_login_user_can_write(role: str) -> None:
+    """Not the installer, the runtime's tools or the set-up program of the project, which is that user's; but a copy of its own."""
+    login = pwd.getpwnam("daemon")
+    names = ("as_login", "root_copy", "project", "runtime", "cluster_file", "services", "setup")
+    with open_folder() as top:
+        noted = top / "noted"
+        noted.touch()
+        noted.chmod(0o666)
+        for name, text in NOTES.items():
+            path = top / "packed" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        shutil.copy(ROOT / "scripts/setup.sh", top / "packed/scripts")
+        for name in ("life/wheels", "local", "home"):
+            (top / name).mkdir(parents=True)
+        os.chown(top / "home", login.pw_uid, login.pw_gid)
+        (top / "life/setup-x").touch()
+        if role == "worker":
+            (top / "life/wheels/.installed").touch()
+        subprocess.run(["tar", "-C", top / "packed", "-czf", top / "life/project.tar.gz", "."], check=True)
+        settings = {
+            "ROLE": role, "LOGIN": login.pw_name, "LOGIN_HOME": str(top / "home"), "PROJECT": str(top / "home/project"),
+            "LIFE": str(top / "life"), "STATE": str(top / "life"), "LOCAL": str(top / "local"), "NAME": "x", "REGION": "r",
+            "SHARED": str(top), "SETUP": "x", "INSTANCE": "i", "BOOT_SECONDS": "9", "OTHER_MASTER": "", "SOURCE": "", "NOTED": str(noted),
+        }  # fmt: skip
+        stubs = 'say() { echo "$*"; }; publish() { cp "$1" "$2"; }; wait_for() { [ -e "$1" ]; }; BUILDS='
+        script = functions(*names).replace("/etc/dlami-cluster.conf", f"{top}/conf")
+        words = f"set -Eeuo pipefail; umask 022; {stubs}\n{script}project; runtime; cluster_file; services; setup"
+        done = subprocess.run(
+            ["bash", "-c", words], capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **settings}
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
+        ran = [line.split() for line in noted.read_text().splitlines()]
+        roots = {path for uid, path in ran if uid == "0"}
+        assert roots and all(Path(path).is_relative_to(top / "local/project") for path in roots), ran
+        assert {"at_boot.py", "install.sh", "services.sh"} == {Path(path).name for path in roots}
+        others = {(uid, Path(path).name) for uid, path in ran if path not in roots}
+        assert {
+            (str(login.pw_uid), name)
+            for name in ("install.sh", "python", *(("pip", "inv") if role == "master" else ()))
+        } <= others
+        own = [top / "local/project", *(top / "local/project").rglob("*")]
+        assert [] == [p for p in own if p.stat().st_uid or p.stat().st_mode & 0o022]
+        of_project = [p for p in (top / "home/project").rglob("*") if p.stat().st_uid != login.pw_uid]
+        assert [] == of_project

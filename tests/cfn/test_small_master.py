@@ -95,15 +95,16 @@ BUILDS=''
 def runtime(life: Path, role: str, other: str, name: str, fails: bool = False) -> str:
     """First boot's step of a node, the installer a stub; what that was told, or that the node waits."""
     script = (ROOT / "scripts/first-boot.sh").read_text()
-    function = re.search(r"^runtime\(\) \{.*?^\}\n", script, re.S | re.M)
-    assert function
+    functions = "".join(
+        re.findall(r"^(?:runtime|root_copy)\(\) \{.*?^\}\n|^as_login\(\) [^\n]*\n", script, re.S | re.M)
+    )
     project = life.parent / name
     (project / ".venv/bin").mkdir(parents=True)
     (project / "scripts").mkdir()
     (project / "tasks.py").touch()
     (project / ".venv/.horovod").write_text(str(project / "tasks.py"))
     for path, body in {
-        "scripts/install.sh": 'echo "installs from ${DLAMI_CLUSTER_WHEELS:-the registry}"; touch "$VENV/.installed"; exit '
+        "scripts/install.sh": '[ "${1:-}" != packages ] || exit 0; echo "installs from ${DLAMI_CLUSTER_WHEELS:-the registry}"; touch "$VENV/.installed"; exit '
         + ("1" if fails else "0"),
         ".venv/bin/pip": "true",
         ".venv/bin/python": '[ "${2#import sys}" = "$2" ]',  # the runtime is not there; what it then imports is
@@ -111,8 +112,9 @@ def runtime(life: Path, role: str, other: str, name: str, fails: bool = False) -
         (project / path).write_text(f"#!/bin/bash\n{body}\n")
         (project / path).chmod(0o755)
     settings = {"PROJECT": str(project), "VENV": str(project / ".venv"), "LIFE": str(life), "STATE": str(life)}
+    settings["LOCAL"] = str(life.parent / f"local-{name}")
     told = subprocess.run(
-        ["bash", "-c", f"{STUBS}{function[0]}runtime"],
+        ["bash", "-c", f"{STUBS}{functions}runtime"],
         env={"PATH": os.environ["PATH"], "ROLE": role, "OTHER_MASTER": other, "LOGIN": "root", **settings},
         capture_output=True,
         text=True,

@@ -106,7 +106,7 @@ def test_what_first_boot_has_unpacked_is_known_to_inv_sync(tmp_path: Path) -> No
     archive = tmp_path / "life/project.tar.gz"
     subprocess.run(["tar", "-C", tmp_path / "packed", "-czf", archive, "."], check=True, timeout=PATIENCE_S)
     subprocess.run(
-        ["bash", "-euc", f"say() {{ echo $@; }}\nwait_for() {{ :; }}\n{function}\nproject"],
+        ["bash", "-euc", f'as_login() {{ "$@"; }}\nsay() {{ echo $@; }}\nwait_for() {{ :; }}\n{function}\nproject'],
         check=True,
         timeout=PATIENCE_S,
         env={

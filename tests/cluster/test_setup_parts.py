@@ -193,8 +193,9 @@ def test_a_host_says_whether_a_script_would_run(own: list[Any], tmp_path: Path) 
 def test_at_a_first_boot_the_script_s_words_are_in_the_boot_s_log(
     own: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, text: str, code: int, said: str
 ) -> None:
-    """A failure's reason is the last of them; at the next boot it is not run again."""
+    """A failure's reason is the last of them; at the next boot it is not run again, and another script never."""
     told = {"NAME": "c", "ROLE": "worker", "SHARED": "/efs", "PROJECT": "/p", "LOGIN": "u", "BOOT_SECONDS": "60"}
+    told["SETUP"] = Script(name="setup", text=text).digest
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "script").write_text(text)
@@ -202,6 +203,10 @@ def test_at_a_first_boot_the_script_s_words_are_in_the_boot_s_log(
     assert said == capsys.readouterr().out
     assert code == at_boot.main(str(tmp_path / "script"))
     assert (said if code else "") == capsys.readouterr().out
+    (tmp_path / "script").write_text(f"touch {tmp_path}/evil")
+    assert 1 == at_boot.main(str(tmp_path / "script"))
+    assert f"is not the script that the stack names, {told['SETUP']}" in capsys.readouterr().out
+    assert not (tmp_path / "evil").exists()
 
 
 def test_a_script_may_be_as_long_as_a_stack_takes(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 import dataclasses
 import json
+import os
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import Cluster
+from cluster.inventory import ROOT, Access, Cluster
 from cluster.jobs.client.client import Jobs
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import Job, Status
@@ -21,7 +26,7 @@ from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job
 from tests.cluster.other_accounts import ACCOUNT, opened_to_all
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 EVE, BOB = "dlami-eve", "dlami-bob"
 # What eve's own Python does with what eve may: a job of any name, its files as they are given.
@@ -51,6 +56,10 @@ class Seat:
 
     reach: Reach
     cluster: Cluster
+
+    @property
+    def access(self) -> Access:
+        return self.cluster.access
 
     @property
     def jobs(self) -> Jobs:
@@ -174,3 +183,55 @@ def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], clu
         wait_for(lambda: not said("pgrep -f '[h]eal-lost.sh'"), 120, "all of them")
         assert said(looked) <= {f"pwned-{eves}", f"pwned-{bobs}"}
         assert {EVE, BOB} >= said("cat /var/tmp/pwned-*")
+
+
+# Names that others look for: eve makes them first.
+SQUAT = """\
+u=$(id -u {bob}); cd /tmp; mkdir -m 700 ompi.$(hostname).$u dlami-$u; cd /var/tmp; mkdir dlami-tunnels-$u dlami-jobs-$u
+cd /shared; mkdir code/{bob} notebooks/$u; ln -s / matrices/x; mkdir health/x
+now=$(date +%s); for n in 1 2; do echo '{{"time": '$now', "host": "{host}", "what": "lost", "job": "j'$n'"}}' >host-failures/$n.json; done
+ls -d /tmp/ompi* code/{bob}"""
+# Jobs of one user, as many as there are numbers; none of them runs.
+MANY = """\
+import os, sys
+texts = sys.stdin.read().split("\\0")
+for n in range(int(sys.argv[1])):
+    folder = f"/shared/jobs/m{n:05d}"
+    os.makedirs(folder)
+    for name, text in zip(("job.json", "public.json", "state.json"), texts):
+        open(f"{folder}/{name}", "w").write(text.replace("IDENTITY", f"m{n:05d}"))
+"""
+
+
+def typed(seat: Seat, tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """What `dlami` does as this user types it."""
+    folder = tmp_path / seat.access.user
+    if not folder.exists():
+        shutil.copytree(seat.cluster.folder, folder, ignore=shutil.ignore_patterns("shared", "nodes"))
+        settings = (folder / "cluster.toml").read_text()
+        (folder / "cluster.toml").write_text(settings.replace('user = "root"', f'user = "{seat.access.user}"'))
+    environment = {**os.environ, "CLUSTER": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dlami.program", *words]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
+
+
+def test_no_name_or_number_of_eve_s_stops_bob(lab: Lab, seats: dict[str, Seat], tmp_path: Path) -> None:
+    """His training starts though his folders' names are taken, his host has failures of hers, and she has 3,000 jobs."""
+    eve, bob = seats[EVE], seats[BOB]
+    lab.shared.chmod(0o1777)
+    try:
+        assert 2 == len(eve.sh(SQUAT.format(bob=BOB, host=bob.cluster.master.address)).split())
+        texts = [json.dumps(dataclasses.asdict(dataclasses.replace(evil(), id="IDENTITY")))] * 2
+        texts.append(json.dumps(dataclasses.asdict(Status(state=JobState.FAILED))))
+        eve.sh(f"python3 -c {shlex.quote(MANY)} 3000", "\0".join(texts).encode())
+        seats["root"].sh(f"install -m 600 -o {BOB} ~/.ssh/known_hosts ~{BOB}/.ssh/")
+        bob.sh("cd ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f id_ed25519; cat id_ed25519.pub >>authorized_keys")
+        done = typed(bob, tmp_path, "train.run", "--no-code", "--unchecked", "--hosts", "0", "--", "id", "-un")
+        assert (0, True) == (done.returncode, BOB in done.stdout), done.stdout + done.stderr
+        listed = json.loads(typed(bob, tmp_path, "jobs.list", "--all", "--json").stdout)
+        assert [BOB] == [one["owner"] for one in listed if one["owner"] != EVE]
+        assert {EVE, BOB} == {one["owner"] for one in listed}
+        assert "" == bob.sh(f"find /tmp -user {BOB} -name 'dlami-mpi.*'")
+    finally:
+        seats["root"].sh(f"find /shared /tmp /var/tmp -xdev -user {EVE} -mindepth 1 -delete")
+        lab.shared.chmod(0o755)

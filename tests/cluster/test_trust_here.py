@@ -31,6 +31,7 @@ from cluster.health.history import write_command
 from cluster.health.onhost import readings
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs import cost
+from cluster.jobs import records as job_records
 from cluster.jobs.cost import Bill
 from cluster.jobs.lock import locked, make_folder, time_in
 from cluster.jobs.master.facts import read_facts
@@ -230,6 +231,19 @@ def test_a_lease_of_the_future_holds_no_host(jobs: Path) -> None:
     os.utime(jobs / "ours", (far, far))
     os.utime(eve.lease, (far, far))
     assert 60 > unrenewed_s(eve) >= 0
+
+
+def test_of_another_user_s_jobs_only_so_many_are_read(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of one's own are, whatever their names; each job is found by its id."""
+    monkeypatch.setattr(job_records, "MOST_OF_ANOTHER", 2)
+    for n in range(4):
+        a_record(jobs, f"z{n}", EVE, sequence=9)
+        a_record(jobs, f"b{n}", BOB, sequence=9)
+        a_record(jobs, f"a{n}", os.getuid(), sequence=9)
+    records = read_all(jobs)
+    assert {"a0", "a1", "a2", "a3", "ours", "b2", "b3", "z2", "z3"} == {job.id for job, _ in records.jobs}
+    assert {str(EVE): 2, str(BOB): 2} == records.unread
+    assert "z0" == find(jobs, "z0").folder.name
 
 
 def test_one_s_own_job_comes_before_another_s_of_the_same_name(jobs: Path) -> None:
