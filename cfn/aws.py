@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 from botocore.parsers import ResponseParserError
 
 from cluster.errors import ClusterError
+from cluster.ssh.onhost import node_role
 
 NODE = Path("/etc/dlami-cluster.conf")  # what first boot recorded
 CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_timeout=10, read_timeout=30)
@@ -49,7 +50,7 @@ class Aws:
     endpoint: str | None = None
     """URL of an AWS that is not Amazon's, as a lab's. None: boto3 finds it in the environment."""
     _clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    _session: boto3.Session = field(default_factory=boto3.Session, compare=False, repr=False)
+    _session: boto3.Session = field(default_factory=node_role.session, compare=False, repr=False)
 
     def client(self, service: str) -> Any:
         """Return a cached boto3 client. boto3 finds credentials in its usual places."""

@@ -20,6 +20,7 @@ from typing import Any
 from cluster.clusterfile.receivers import SNS_TOPIC
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster
+from cluster.ssh.onhost import node_role
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
 from cluster.typed import from_json
@@ -173,7 +174,6 @@ def _last_words(said: bytes, secrets: list[str]) -> str:
 
 
 def _publish(topic: str, message: Message) -> None:
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -182,7 +182,7 @@ def _publish(topic: str, message: Message) -> None:
     limits = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2})
     facts = dataclasses.asdict(message)
     try:
-        boto3.Session().client("sns", region_name=found[1], config=limits).publish(
+        node_role.session().client("sns", region_name=found[1], config=limits).publish(
             TopicArn=topic,
             Subject=f"dlami: {message.job} {message.event}"[:100],
             Message=f"{message.text}\n\n{json.dumps(facts)}\n",

@@ -161,6 +161,7 @@ wait_for() {
 identity() {
     INSTANCE=$(aws_call imds meta-data/instance-id)
     ADDRESS=$(aws_call imds meta-data/local-ipv4)
+    AMI=$(aws_call imds meta-data/ami-id) || true
     say "$INSTANCE $ADDRESS, $ROLE of $NAME"
     LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6) || { echo "there is no user $LOGIN: set ssh.user"; return 1; }
 }
@@ -431,7 +432,7 @@ cluster_file() {
 # that run from now on
 services() {
     # for `inv sync`, on a node without the project; AWS_E*: a lab's AWS
-    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
+    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AMI@}" "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
     root_copy
     if [ -f "$OWN/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$OWN/scripts/services.sh" || say "they are not all there"; fi
 }

@@ -4,7 +4,7 @@
 #   dlami-heal     on the master: after each boot its lost jobs go on
 #   dlami-activity on every node of a stack: what is done here that the cluster is kept for, for the guard; its warnings to terminals
 #   dlami-guard    on the master of a stack, every minute: the end of all nodes is put off while there is useful work
-#   dlami-metadata on every node of a stack: the credentials of its role are for root and the login user alone
+#   dlami-metadata on every node of a stack: the credentials of its role are for root alone; who may sudo gets them by node_role.py
 #   dlami-names    on every node of a stack: $DEEPLEARNING_WORKERS_COUNT and its like, deeplearning-worker1 and so on
 # From the environment, or else as first boot has left them in /etc/dlami-cluster.conf: ROLE (master or worker), SHARED, PROJECT; of a stack LIFE
 # (its own shared folder), LOGIN, NAME, REGION. INTO is put in front of every path, and nothing is started then.
@@ -168,11 +168,11 @@ metadata() {   # EC2 Instance Connect asks it, too, for the keys that it lends, 
     has_systemd || return 0   # a lab's is elsewhere
     mkdir -p "$INTO/etc/systemd/networkd.conf.d"
     printf '[Network]\nManageForeignRoutingPolicyRules=no\n' >"$INTO/etc/systemd/networkd.conf.d/60-dlami-cluster.conf"
-    local whom="${LOGIN:?} ec2-instance-connect"
+    local whom=ec2-instance-connect
     [ -z "${RANK_CREDENTIALS:-}" ] || whom=--open
     unit dlami-metadata <<UNIT
 [Unit]
-Description=dlami-cluster: the credentials of this node's role are for root and $LOGIN alone
+Description=dlami-cluster: the credentials of this node's role are for root alone
 After=systemd-networkd.service
 PartOf=systemd-networkd.service
 
@@ -223,7 +223,7 @@ needrestart() {   # which Ubuntu runs after each update of a library: jobs, and 
 
 install -d "$INTO$LIB"
 install -m 755 "$FROM/cluster/recovery/onhost/notice.py" "$FROM/cluster/launch/onhost/aws_node_names.py" "$FROM/cluster/guard/onhost/root_code.py" \
-    "$FROM/cluster/ssh/onhost/shared_tree.py" "$FROM/scripts/heal-lost.sh" "$FROM/scripts/metadata.sh" "$INTO$LIB"
+    "$FROM/cluster/ssh/onhost/shared_tree.py" "$FROM/cluster/ssh/onhost/node_role.py" "$FROM/scripts/heal-lost.sh" "$FROM/scripts/metadata.sh" "$INTO$LIB"
 needrestart
 notice
 if [ -n "$LIFE" ]; then

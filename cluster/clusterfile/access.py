@@ -37,8 +37,8 @@ class Access:
     """ARN of the IAM policy that no role of this cluster may exceed, as 'arn:aws:iam::111122223333:policy/Bound'. With
     it `stack.policy` lets its holder make only bounded roles; without it that policy amounts to administration."""
     rank_credentials: bool = False
-    """Lets every user of a node take its role's credentials (S3, results, what ends instances) from the metadata
-    service. By default root and the login user alone can, so that ranks of other users get nothing."""
+    """Lets every user and rank of a node take its role's credentials (S3, results, what ends instances) from the
+    metadata service. By default root alone can, whom our tasks ask by `sudo`, so that ranks get nothing."""
     role_path: str = "/"
     """IAM path of the cluster's roles, as '/dlami/': by it the account's own rules can tell them from others."""
 

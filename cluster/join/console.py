@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.join.keys import key_in
+from cluster.ssh.onhost import node_role
 
 _BLOCK = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.DOTALL)
 _PRINTS = re.compile(
@@ -38,12 +39,11 @@ def consoles(addresses: Sequence[str], region: str = "") -> Consoles:
 
     Without credentials, region or an answer, `why_not` says so.
     """
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        session = boto3.Session(region_name=region or None)
+        session = node_role.session(region_name=region or None)
         if session.get_credentials() is None:
             return Consoles(fingerprints={}, why_not="there are no AWS credentials here to ask EC2 with")
         if not session.region_name:

@@ -49,16 +49,18 @@ def lend(region: str, user: str, key: str, instance: str, address: str = "") -> 
     The instance is `instance`, or the one with `address` if that is given. Raises RuntimeError with a sentence if that
     fails.
     """
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
+
+    from cluster.ssh.onhost import node_role
 
     config = Config(retries={"mode": "standard", "max_attempts": 8}, connect_timeout=5, read_timeout=10)
     where = f"{address}, behind {instance}" if address else instance
     try:
+        aws = node_role.session()
         if address:
-            instance = _instance_at(boto3.client("ec2", region_name=region, config=config), address, instance)
-        boto3.client("ec2-instance-connect", region_name=region, config=config).send_ssh_public_key(
+            instance = _instance_at(aws.client("ec2", region_name=region, config=config), address, instance)
+        aws.client("ec2-instance-connect", region_name=region, config=config).send_ssh_public_key(
             InstanceId=instance, InstanceOSUser=user, SSHPublicKey=_public_half(Path(key))
         )
     except (BotoCoreError, ClientError, RuntimeError) as e:

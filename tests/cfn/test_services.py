@@ -23,6 +23,7 @@ def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
             "shared_tree.py",
             "heal-lost.sh",
             "metadata.sh",
+            "node_role.py",
             ".installed",
         )
     }

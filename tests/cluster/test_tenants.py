@@ -231,7 +231,7 @@ def test_no_name_or_number_of_eve_s_stops_bob(lab: Lab, seats: dict[str, Seat], 
         listed = json.loads(typed(bob, tmp_path, "jobs.list", "--all", "--json").stdout)
         assert [BOB] == [one["owner"] for one in listed if one["owner"] != EVE]
         assert {EVE, BOB} == {one["owner"] for one in listed}
-        assert "" == bob.sh(f"find /tmp -user {BOB} -name 'dlami-mpi.*'")
+        assert "" == bob.sh(f"find /tmp -maxdepth 1 -user {BOB} -name 'dlami-mpi.*'")
     finally:
         seats["root"].sh(f"find /shared /tmp /var/tmp -xdev -user {EVE} -mindepth 1 -delete")
         lab.shared.chmod(0o755)

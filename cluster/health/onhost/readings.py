@@ -20,6 +20,7 @@ from cluster.ssh.onhost.shared_tree import troubles
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.onhost.trusted_files import read_file, trusted_users
 
+_DMI, _BOOT_SETTINGS = "/sys/class/dmi/id", "/etc/dlami-cluster.conf"
 _CODE = (
     "tasks.py",
     *(f"{package}/{depth}*.py" for package in ("cluster", "eks", "trainer") for depth in ("", "*/", "*/*/", "*/*/*/")),
@@ -219,8 +220,27 @@ def _code(project: str) -> str:
 
 def instance() -> dict[str, str]:
     """Return this machine's image, type and id on EC2, an empty dict elsewhere."""
-    if "Amazon EC2" not in "".join(files(["/sys/class/dmi/id/sys_vendor"]).values()):
+    if "Amazon EC2" not in "".join(files([f"{_DMI}/sys_vendor"]).values()):
         return {}
+    with contextlib.suppress(OSError):
+        return _by_metadata()
+    return _by_files()
+
+
+def _by_files() -> dict[str, str]:
+    """Return what instance() does where only root may ask the metadata service, as on the nodes of a stack."""
+    import re
+
+    found = {path: text.strip() for path, text in files([f"{_DMI}/*", _BOOT_SETTINGS]).items()}
+    image = re.search(r"\bAMI=\"?(ami-\w+)", found.get(_BOOT_SETTINGS, ""))
+    return {
+        "ami-id": image[1] if image else "no-ami",
+        "instance-type": found.get(f"{_DMI}/product_name", ""),
+        "instance-id": found.get(f"{_DMI}/board_asset_tag", ""),
+    }
+
+
+def _by_metadata() -> dict[str, str]:
     import urllib.request
 
     base = "http://169.254.169.254/latest/"

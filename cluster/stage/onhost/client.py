@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.ssh.onhost import node_role
+
 _NO_CREDENTIALS = (
     "this host has no credentials: give its role access to the bucket, or hand yours on: "
     "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY (and --env AWS_SESSION_TOKEN, if there is one)"
@@ -19,7 +21,6 @@ def client_of(endpoint: str | None) -> tuple[Any, Any]:
     Args:
         endpoint: URL of an S3-compatible service, None for AWS.
     """
-    import boto3
     from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
 
@@ -29,7 +30,7 @@ def client_of(endpoint: str | None) -> tuple[Any, Any]:
         connect_timeout=CONNECT_S,
         read_timeout=ANSWER_S,
     )
-    client = boto3.client("s3", endpoint_url=endpoint, config=config)
+    client = node_role.session().client("s3", endpoint_url=endpoint, config=config)
     return client, TransferConfig(max_concurrency=8, multipart_threshold=32 << 20, multipart_chunksize=16 << 20)
 
 
