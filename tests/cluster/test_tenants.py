@@ -188,9 +188,9 @@ def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], clu
 # Names that others look for: eve makes them first.
 SQUAT = """\
 u=$(id -u {bob}); cd /tmp; mkdir -m 700 ompi.$(hostname).$u dlami-$u; cd /var/tmp; mkdir dlami-tunnels-$u dlami-jobs-$u
-cd /shared; mkdir code/{bob} notebooks/$u; ln -s / matrices/x; mkdir health/x
+cd /shared; mkdir environments/$u notebooks/$u; ln -s / matrices/x; mkdir health/x
 now=$(date +%s); for n in 1 2; do echo '{{"time": '$now', "host": "{host}", "what": "lost", "job": "j'$n'"}}' >host-failures/$n.json; done
-ls -d /tmp/ompi* code/{bob}"""
+ls -d /tmp/ompi* notebooks/$u"""
 # Jobs of one user, as many as there are numbers; none of them runs.
 MANY = """\
 import os, sys

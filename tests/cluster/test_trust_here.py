@@ -1,7 +1,7 @@
 """Records that another user forged on the shared folder: named and passed over, never followed, never run."""
 
-import ast
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import json
@@ -378,6 +378,50 @@ def test_no_link_is_followed_to_a_file_of_one_s_own(tmp_path: Path, write: bool)
     os.close(open_file(tmp_path / "file", write=write))
 
 
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_no_swap_between_check_and_use_is_believed(which: str, jobs: Path, tmp_path: Path) -> None:
+    """Eve puts a link in its place at each moment: what is read is hers, or refused; never what only root may read."""
+    eve, secret = a_record(jobs, "evil", EVE), tmp_path / "secret"
+    for path in (secret / "state.json", secret / "state.json.link"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("secret")
+    own, other = (eve.status, jobs / "link") if which == "file" else (eve.folder, jobs / "link")
+    other.symlink_to(secret / "state.json" if which == "file" else secret)
+    libc, swap = ctypes.CDLL(None, use_errno=True), 2  # RENAME_EXCHANGE
+    stopped, read = threading.Event(), {"own": 0, "refused": 0}
+
+    def exchange() -> None:
+        while not stopped.is_set():
+            if libc.renameat2(-100, os.fsencode(own), -100, os.fsencode(other), swap):
+                raise OSError(ctypes.get_errno(), "renameat2")
+
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    try:
+        for _ in range(5000):
+            try:
+                text = read_file(eve.status)
+            except OSError:
+                read["refused"] += 1
+                continue
+            assert b"secret" not in text
+            read["own"] += 1
+    finally:
+        stopped.set()
+        thread.join()
+    assert all(read.values()), read
+
+
+def test_files_of_a_user_who_was_removed_are_nobody_s(jobs: Path, tmp_path: Path, project: Path) -> None:
+    """At boot nothing goes on for a number without a name; it is shown as that number, and acted on by root alone."""
+    a_record(jobs, "left", EVE)
+    assert str(EVE) == view(JobPaths(jobs / "left")).owner
+    with pytest.raises(ConfigError, match=f"left is {EVE}'s job: only {EVE} can resume it, or root with --yes"):
+        require_own(JobPaths(jobs / "left"), "resume")
+    ran, told = healed(tmp_path, project, nameless=EVE)
+    assert (False, True) == (f"as user{EVE}" in ran, f"jobs of user {EVE}, who has no name on this host, stay" in told)
+
+
 def test_no_handle_stays_open(jobs: Path) -> None:
     """Of refused files and folders, too: a thousand of them do not stop who lists jobs."""
     eve = a_record(jobs, "evil", EVE)
@@ -581,54 +625,14 @@ def test_the_folders_of_all_users_are_made_once_by_root(tmp_path: Path) -> None:
         assert (0, 0o1777) == ((tmp_path / name).stat().st_uid, (tmp_path / name).stat().st_mode & 0o7777)
 
 
-# Each reads what the kernel, this project or this user's own process has written.
-READ_AS_THEY_ARE = {
-    "guard/onhost/activity.py": {"_read", "write"},
-    "guard/onhost/renew.py": {"_boot"},
-    "report/page.py": {"_own"},
-    "jobs/supervisor/attempt.py": {"_open_console"},
-    "jobs/client/client.py": {"_versions"},
-    "jobs/supervisor/console_times.py": {"note"},
-    "jobs/cost.py": {"remembered"},
-    "jobs/supervisor/lease_holder.py": {"say", "say_in_console"},
-    "jobs/supervisor/launcher.py": {"_started"},
-    "jobs/ended_jobs.py": {"_read"},
-    "jobs/lock.py": {"_own", "_opened"},
-    "jobs/onhost/claim.py": {"_bound_slots", "_leave_behind"},
-    "jobs/process.py": {"boot_id", "booted", "_stat"},
-    "jobs/master/stop.py": {"_own_supervisors", "_is_supervisor"},
-    "jobs/master/submit.py": {"_start_supervisor"},
-}
-
-
-def test_records_are_opened_in_one_way() -> None:
-    """No module that reads jobs' folders opens a file as it is, but for those that are named here."""
-    rooms = ("jobs", *(f"jobs/{name}" for name in ("client", "curves", "master", "onhost", "supervisor")))
-    folders = (*rooms, "report", "recovery", "guard/onhost", "matrix")
-    modules = [p for name in folders for p in sorted((ROOT / "cluster" / name).glob("*.py"))]
-    found: dict[str, set[str]] = {}
-    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py"):
-        functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
-        for function in functions:
-            for call in ast.walk(function):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute | ast.Name):
-                    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-                    is_other = ast.unparse(call.func) in ("opener.open", "self._opener.open", "tarfile.open")
-                    if name in ("open", "read_text", "read_bytes") and not is_other:
-                        found.setdefault(str(path.relative_to(ROOT / "cluster")), set()).add(function.name)
-    assert found == READ_AS_THEY_ARE, (
-        "read it by ssh/onhost/trusted_files.py, or name here what is not others' to write"
-    )
-
-
 FAKES = {
-    "getent": '[ "$2" = 0 ] && echo root:x:0 || echo "user$2:x:$2"',
+    "getent": '[ "$2" = 0 ] && echo root:x:0 || [ "$2" = "$NAMELESS" ] || echo "user$2:x:$2"',
     "runuser": 'echo "as $2" >>"$LOG"',
     "bash": 'echo "as root" >>"$LOG"',
 }
 
 
-def healed(tmp_path: Path, project: Path) -> tuple[set[str], str]:
+def healed(tmp_path: Path, project: Path, nameless: int = -1) -> tuple[set[str], str]:
     """As whom heal-lost.sh runs something of jobs, and what it says."""
     fakes, log = tmp_path / "fakes", tmp_path / "log"
     fakes.mkdir(exist_ok=True)
@@ -638,7 +642,7 @@ def healed(tmp_path: Path, project: Path) -> tuple[set[str], str]:
     log.write_text("")
     done = subprocess.run(
         [ROOT / "scripts/heal-lost.sh", tmp_path, project],
-        env={"PATH": f"{fakes}:/usr/bin:/bin", "LOG": str(log)},
+        env={"PATH": f"{fakes}:/usr/bin:/bin", "LOG": str(log), "NAMELESS": str(nameless)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
