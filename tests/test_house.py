@@ -83,6 +83,110 @@ def test_what_runs_on_hosts_imports_only_its_neighbours(name: Any) -> None:
         assert [] == [m for m in imports_of(name) if ".onhost" not in m]
 
 
+# Packages and modules in which a user's own files alone are read: on the operator's machine, or what he copies and sets up.
+OWN_FILES = (
+    "broadcast", "clusterfile", "commandline", "demo", "hosts", "join", "last_run", "project_files", "run", "scratch", "setup",
+    "stage", "user_folders", "written",
+)  # fmt: skip
+# Functions that open what only the kernel, root, this project or this user himself can have written.
+READ_AS_THEY_ARE = {
+    "guard.line": {"_on_this_host"},
+    "guard.onhost.activity": {"_read", "terminals", "write"},
+    "guard.onhost.renew": {"_reports"},
+    "hang_detection.onhost.activity": {"network_bytes"},
+    "hang_detection.onhost.beats": {"_notice"},
+    "hang_detection.onhost.ranks": {"_beat", "_read"},
+    "hang_detection.watch": {"__init__", "_earlier_silences"},
+    "health.onhost.measure": {"disk"},
+    "health.onhost.readings": {"_code", "files", "output_and_code", "place", "versions"},
+    "health.onhost.trust": {"_lines"},
+    "jobs.client.client": {"_versions"},
+    "jobs.cost": {"remembered"},
+    "jobs.lock": {"_opened", "_own"},
+    "jobs.master.facts": {"_pictures"},
+    "jobs.master.follow": {"_first_since"},
+    "jobs.master.stop": {"_own_supervisors"},
+    "jobs.master.submit": {"_copy_code", "_copy_lent", "_given_checkpoints", "_keep_difference", "_start_supervisor"},
+    "jobs.supervisor.attempt": {"_open_console"},
+    "jobs.supervisor.console_times": {"note"},
+    "jobs.supervisor.exit_state": {"newest_stamp"},
+    "jobs.supervisor.launcher": {"_started", "newest_checkpoint"},
+    "jobs.supervisor.lease_holder": {"say", "say_in_console"},
+    "jobs.turns": {"_is_fresh"},
+    "kill.onhost.leftovers": {"_is_looked_at", "_read", "_used_inodes"},
+    "launch.onhost.aws_node_names": {"text_of", "write_names"},
+    "launch.onhost.slots": {"_number"},
+    "packages.build": {"_do", "build", "held"},
+    "packages.import_check": {"trouble"},
+    "packages.onhost.env_registry": {"_time_of", "read_record"},
+    "packages.onhost.imports": {"_follow"},
+    "packages.recipe": {"_read", "write"},
+    "recovery.onhost.notice": {"_keep", "_there"},
+    "report.page": {"_own"},
+    "results.gathered": {"_copy", "_step", "gather"},
+    "results.send": {"_sent"},
+    "ssh.onhost.partial_file": {"open_part"},
+    "ssh.onhost.pci": {"_read"},
+    "ssh.onhost.shared_tree": {"make"},
+    "ssh.onhost.trusted_files": {"_opened", "open_folder"},
+    "sync.onhost.project": {"_is_equal", "_make", "_put", "known"},
+    "sync.onhost.store": {"_flush", "_write"},
+    "sync.onhost.unpack": {"_write"},
+    "sync.onhost.working_copy": {"_take", "_write"},
+    "top.onhost.counters": {"_number"},
+    "tunnels.__main__": {"_last_words", "_once_it_serves", "start"},
+    "tunnels.jupyter_packages": {"install"},
+    "tunnels.jupyter_page": {"notebooks"},
+    "tunnels.password": {"read_from"},
+    "tunnels.service": {"_environments", "new_service", "read_services", "read_wanted", "unattended_s"},
+}
+OPENS = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "stat",
+    "getsize",
+    "getmtime",
+    "copyfile",
+    "copytree",
+}
+KERNELS = ("/proc", "/sys")
+
+
+def test_records_are_opened_in_one_way() -> None:
+    """What other users can write is opened by trusted_files.py: no other function opens or asks for a file by its name.
+
+    Those that are listed read what only the kernel, root, this project or the user himself can have written.
+    """
+    found: dict[str, set[str]] = {}
+    for name, tree in trees().items():
+        where = name.removeprefix("cluster.")
+        if (
+            where == name
+            or where.split(".")[0] in OWN_FILES
+            or (where.split(".")[0] in ("ssh", "sync") and ".onhost." not in where)
+        ):
+            continue
+        for function in [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]:
+            if any(is_opened_by_name(call) for call in ast.walk(function)):
+                found.setdefault(where, set()).add(function.name)
+    assert found == READ_AS_THEY_ARE, "read it by ssh/onhost/trusted_files.py, or list here what others cannot write"
+
+
+def is_opened_by_name(node: ast.AST) -> bool:
+    """Return True for a call that opens a file, or looks at it through links, by a name that is not the kernel's own."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+    if name not in OPENS or ast.unparse(node.func).endswith(("opener.open", "tarfile.open", "webbrowser.open")):
+        return False
+    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    is_kernels = any(text.startswith(KERNELS) for text in texts) or "devnull" in ast.unparse(node)
+    return not is_kernels and not any(one.arg == "follow_symlinks" for one in node.keywords)
+
+
 def test_no_riddles() -> None:
     """None of the words that nobody could guess is a module, a class or a public function."""
     bad = [name for name in MODULES if name.rpartition(".")[2] in RIDDLES]
