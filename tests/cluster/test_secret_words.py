@@ -10,8 +10,9 @@ from cluster.errors import ConfigError
 from cluster.jobs.record import read_job
 from cluster.report.settings import flags_of
 from cluster.ssh.limits import check_environment
-from cluster.ssh.secret_variables import masked, masked_text
+from cluster.ssh.secret_variables import masked, masked_record, masked_text
 from cluster.stage.stage import environment_of
+from cluster.sync.secret_scan import by_content
 from dlami.tasks.starting import warn_of_secrets
 from tests.cluster.made_job import made_job
 
@@ -50,6 +51,43 @@ def test_what_is_no_secret_is_taken_by_all(pair: str) -> None:
     name, _, value = pair.partition("=")
 
     assert {name: value} == check_environment([pair]) == environment_of([pair], {})
+
+
+# One of each kind that the scan of files knows; in two parts, so that this file can be delivered.
+OF_EACH_KIND = [
+    "AKIA" + "Q7ZB" * 4, "ghp_" + "a1" * 18, "github_pat_" + "a1" * 30, "glpat-" + "a1" * 10, "hf_" + "aB" * 17,
+    "sk-proj-" + "aB3d" * 10, "sk-ant-" + "api03-" + "aB3d" * 10, "AIza" + "aB3dE" * 7, "npm_" + "a1" * 18,
+    "xoxb-" + "123456789-abcdefghij", "sk_live_" + "a1B2" * 6, "SG." + "a" * 22 + "." + "b" * 43, "sq0atp-" + "a" * 22,
+    "pypi-" + "AgEIcHlwaS5vcmc" + "a1" * 25, "https://hooks.slack.com/" + "services/T0123456/B0123456/" + "a1" * 12,
+    "DefaultEndpointsProtocol=https;AccountKey=" + "a1" * 43 + "==",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", OF_EACH_KIND)
+def test_every_part_agrees_on_what_a_secret_s_value_is(value: str) -> None:
+    """A file is not delivered with it, a variable of no name is not taken, and no record or page shows it."""
+    assert by_content(f"x = {value!r}\n".encode())
+    for refuses in (check_environment, lambda words: environment_of(words, {})):
+        with pytest.raises(ConfigError):
+            refuses([f"X={value}"])
+    secret = re.split(r"[=/]", value.rstrip("="))[-1]
+    shown = json.dumps([masked(("t.py", value)), masked_text(f"run with {value} now"), masked_record({"x": [value]})])
+    assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "name", sorted({pair.partition("=")[0] for pair in SECRET_VARIABLES if "hunter2" in pair} - {"OWN"})
+)
+def test_every_part_agrees_on_a_secret_s_name(name: str) -> None:
+    """As a variable, as a flag of the program, as an assignment in its words and as a record's key."""
+    value = "postgres://me:hunter2@db/x" if name.endswith("URL") else WORD
+    with pytest.raises(ConfigError):
+        check_environment([f"{name}={value}"])
+    with pytest.raises(ConfigError):
+        environment_of([f"{name}={value}"], {})
+    flag = "--" + name.lower().replace("_", "-")
+    words = masked(("t.py", flag, value, f"{flag}={value}", f"export {name}={value}"))
+    assert WORD not in json.dumps([words, masked_record({name: value})])
 
 
 WORDS = {
