@@ -90,6 +90,9 @@ OWN_FILES = (
 )  # fmt: skip
 # Functions that open what only the kernel, root, this project or this user himself can have written.
 READ_AS_THEY_ARE = {
+    "code.onhost.store": {"_flush", "_write"},
+    "code.onhost.unpack": {"_write"},
+    "code.onhost.working_copy": {"_take", "_write"},
     "guard.line": {"_on_this_host"},
     "guard.onhost.activity": {"_read", "terminals", "write"},
     "guard.onhost.renew": {"_reports"},
@@ -129,10 +132,6 @@ READ_AS_THEY_ARE = {
     "ssh.onhost.pci": {"_read"},
     "ssh.onhost.shared_tree": {"make"},
     "ssh.onhost.trusted_files": {"_opened", "open_folder"},
-    "sync.onhost.project": {"_is_equal", "_make", "_put", "known"},
-    "sync.onhost.store": {"_flush", "_write"},
-    "sync.onhost.unpack": {"_write"},
-    "sync.onhost.working_copy": {"_take", "_write"},
     "top.onhost.counters": {"_number"},
     "tunnels.__main__": {"_last_words", "_once_it_serves", "start"},
     "tunnels.jupyter_packages": {"install"},
@@ -166,7 +165,7 @@ def test_records_are_opened_in_one_way() -> None:
         if (
             where == name
             or where.split(".")[0] in OWN_FILES
-            or (where.split(".")[0] in ("ssh", "sync") and ".onhost." not in where)
+            or (where.split(".")[0] in ("code", "ssh", "sync") and ".onhost." not in where)
         ):
             continue
         for function in [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]:

@@ -9,10 +9,10 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.jobs.record import read_job
 from cluster.report.settings import flags_of
+from cluster.secret_scan import by_content
 from cluster.ssh.limits import check_environment
 from cluster.ssh.secret_variables import masked, masked_record, masked_text
 from cluster.stage.stage import environment_of
-from cluster.sync.secret_scan import by_content
 from dlami.tasks.starting import warn_of_secrets
 from tests.cluster.made_job import made_job
 
