@@ -105,6 +105,7 @@ READ_AS_THEY_ARE = {
     "health.onhost.trust": {"_lines"},
     "jobs.client.client": {"_versions"},
     "jobs.cost": {"remembered"},
+    "jobs.ended_jobs": {"_read"},
     "jobs.lock": {"_opened", "_own"},
     "jobs.master.facts": {"_pictures"},
     "jobs.master.follow": {"_first_since"},
