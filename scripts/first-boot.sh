@@ -432,7 +432,7 @@ cluster_file() {
 # that run from now on
 services() {
     # for `inv sync`, on a node without the project; AWS_E*: a lab's AWS
-    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AMI@}" "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
+    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN ${AMI:+AMI} "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
     root_copy
     if [ -f "$OWN/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$OWN/scripts/services.sh" || say "they are not all there"; fi
 }
