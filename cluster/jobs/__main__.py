@@ -27,6 +27,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
 from cluster.recovery.host_failures import left_out, read_memory
 from cluster.ssh.onhost.frame import say
+from cluster.terminal import counted
 from cluster.typed import from_json
 
 
@@ -145,7 +146,7 @@ def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
         "over_ids": list(records.over),
         "damaged": [
             *map(str, damaged),
-            *(f"{user} has {count:,} more jobs, which are not read" for user, count in records.unread.items()),
+            *(f"{user} has {counted(count, 'more job')}: not read" for user, count in records.unread.items()),
         ],
         "damaged_ids": [e.path.parent.name for e in damaged],
         "holders": [dataclasses.asdict(one) for one in may_hold(records)],
