@@ -18,9 +18,12 @@ from pathlib import Path
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT
+from cluster.jobs.job import Job, Plan
 from cluster.jobs.lock import make_folder
 from cluster.jobs.process import this_process
-from cluster.jobs.record import Job, JobPaths, Status, Turn, now, write_job, write_turn
+from cluster.jobs.program import Program
+from cluster.jobs.record import JobPaths, Status, Turn, now, write_job, write_turn
+from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.jobs.turns import own_place
@@ -30,12 +33,15 @@ RESULT = ROOT / "benchmarks/results/scheduling.json"
 
 def submitted(folder: Path, number: int, hosts: tuple[Host, ...]) -> Job:
     """Write the record of a one-GPU job that waits for any of these hosts."""
+    program, slots = Program(words=("python", "cell.py")), {h.address: h.slots for h in hosts}
     job = Job(
-        id=f"20261128-120000-cell-{number:04}", name="cell", command=("python", "cell.py"), mpirun=(), np=1, whole_np=1,
-        hosts=(), wanted=hosts, profile="ena", environment={"SEED": str(number)}, versions={}, revision="none",
-        created=now(), ticket=number, sequence=number, slots={h.address: h.slots for h in hosts}, exclusive=False,
-        program=True, python="python",
-    )  # fmt: skip
+        id=f"20261128-120000-cell-{number:04}",
+        created=now(),
+        ticket=number,
+        sequence=number,
+        spec=JobSpec(name="cell", program=program, hosts=hosts, queue=True, environment={"SEED": str(number)}),
+        plan=Plan(command=program.words, np=1, whole_np=1, hosts=(), profile="ena", versions={}, slots=slots),
+    )
     paths = JobPaths(folder / job.id)
     paths.folder.mkdir()
     write_job(paths, job)

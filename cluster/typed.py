@@ -51,6 +51,8 @@ def _value(kind: Any, raw: object) -> Any:
         return from_json(typing.cast(type, kind), raw)
     if issubclass(kind, enum.Enum):
         return kind(raw)  # ValueError: 'x' is not a valid JobState
+    if kind is float and type(raw) is int:  # JSON has one kind of number
+        raw = float(raw) if abs(raw) < _MOST else raw
     if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
         raise ValueError(f"expected {kind.__name__}, got {_short(raw)}")
     if isinstance(raw, int | float) and not abs(raw) < _MOST:  # NaN, too: later code computes sums and times from it

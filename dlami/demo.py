@@ -19,9 +19,9 @@ from cluster.files import write_atomically
 from cluster.health.quick_check import look_at_hosts
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client.client import opened
-from cluster.jobs.program import Trainer
+from cluster.jobs.program import Program
+from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
-from cluster.jobs.training import Training
 from cluster.locate import LABS
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
@@ -110,15 +110,15 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
     """Train as a job and follow it. Return the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts[:SHAPES_HOSTS])
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
-    training = Training(
+    spec = JobSpec(
         name="demo-maskrcnn",
-        what=Trainer(
-            module="trainer.maskrcnn",
-            arguments=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE),
+        program=Program(
+            trainer="trainer.maskrcnn",
+            words=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE),
         ),
         hosts=cluster.hosts[:SHAPES_HOSTS],
     )
-    return train_to_its_end(cluster, training)
+    return train_to_its_end(cluster, spec)
 
 
 @contextmanager
@@ -236,22 +236,22 @@ def _train(cluster: Cluster, name: str, shards: str, *flags: str) -> str:
     ranks = sum(h.slots for h in cluster.hosts)
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *flags)
-    training = Training(
+    spec = JobSpec(
         name=name,
-        what=Trainer(module="trainer.resnet50", arguments=arguments),
+        program=Program(trainer="trainer.resnet50", words=arguments),
         hosts=cluster.hosts,
         environment=ENVIRONMENT,
     )
-    return train_to_its_end(cluster, training)
+    return train_to_its_end(cluster, spec)
 
 
-def train_to_its_end(cluster: Cluster, training: Training) -> str:
+def train_to_its_end(cluster: Cluster, spec: JobSpec) -> str:
     """Train as a job and follow it. Return the job's folder. Raises ClusterError if the job fails.
 
     If the demo is interrupted, it stops its job: its lab is about to be removed, and half a run has no curve to show.
     """
     with opened(cluster) as jobs:
-        job = jobs.plan(training)
+        job = jobs.plan(spec)
         folder = jobs.submit(job)
         print(f"job {job.id}: {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}", flush=True)
         interrupted = "\ninterrupted: the demo ends its training on every host"

@@ -13,16 +13,10 @@ from cluster.code.onhost import store
 from cluster.code.snapshot import Snapshot
 from cluster.errors import ClusterError, ConfigError
 from eks.document import JOB, Document, document
-from eks.job_spec import Code
 
 MOST_BYTES = 1_000_000  # of a Secret's values together Kubernetes takes 1 MiB
 CODE_FOLDER = "/run/dlami/code"  # where that Secret is mounted in the launcher
 ARCHIVE, ABOUT = "code.tar.gz", "about.json.gz"
-
-
-def code_of(snapshot: Snapshot) -> Code:
-    """Return the reference to a code snapshot that an order carries."""
-    return Code(digest=snapshot.digest, below=snapshot.below)
 
 
 def secret_of(snapshot: Snapshot, job: str, cluster: str, namespace: str) -> Document:

@@ -1,4 +1,4 @@
-"""Order of a training, as the operator's MPIJob carries it to the launcher pod. The launcher adds the hosts."""
+"""Order of a job, as the operator's MPIJob carries it to the launcher pod. The launcher adds the hosts."""
 
 import dataclasses
 import json
@@ -6,12 +6,11 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.hosts import Host
-from cluster.jobs.program import Program, Trainer, seats
-from cluster.jobs.training import HealingTerms, Training
+from cluster.jobs.spec import JobSpec
 from cluster.typed import from_json
 
 ORDER_VARIABLE = "DLAMI_ORDER"  # of the launcher's container: the order as JSON
@@ -19,88 +18,49 @@ _LONGEST = 63 - len("-worker-63")  # a pod's name is also its host name, which h
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code:
-    """Reference to the operator's code, which comes with the job as an archive (eks/code.py)."""
-
-    digest: str
-    below: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Order:
-    """Request for one training by `inv train.*`, without the hosts."""
+    """Request of one `inv eks.train.*`: the job's specification without hosts, and its place in the cluster."""
 
     job: str  # its id, which is the MPIJob's name
     submission: str  # new each time an operator starts the job; a failed job runs again only with a new one
-    name: str
-    words: tuple[str, ...]  # the trainer's flags, or the program
-    module: str = ""  # the trainer; "" for a program
-    python: str = ""  # the trainer's own interpreter
-    per: str = "gpu"  # of a program
-    code: Code | None = None  # of a program
-    workdir: str = ""  # of a program that takes no code along
-    np: int | None = None
-    profile: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    heal: bool = True
-    min_np: int | None = None
-    attempts_per_hour: int = 6
-    hang_after: float | None = None
-    begins_from: str = ""  # id of the job whose newest checkpoint a new job begins with
+    spec: JobSpec
     from_scratch: bool = False  # its first attempt may begin at step 0 if no checkpoint can be read
-    unchecked: bool = False
     skip_unfit: bool = False
     shared: str = "/efs"
     notify: str = ""
     results: str = ""
 
-    def training(self, hosts: tuple[Host, ...]) -> Training:
-        """Return the training of this order on these hosts."""
-        what: Trainer | Program
-        if self.module:
-            what = Trainer(module=self.module, arguments=self.words, python=self.python)
-        else:
-            what = Program(words=self.words, per=self.per)
-        is_program = not self.module
-        chosen = hosts[:1] if is_program and self.per == "once" else hosts
-        return Training(
-            exclusive=True,  # of its pods
-            name=self.name,
-            what=what,
-            hosts=seats(chosen, self.per if is_program else "gpu"),
-            np=self.np,
-            profile=self.profile,
-            environment=self.environment,
-            terms=HealingTerms(heal=self.heal, min_np=self.min_np, attempts_per_hour=self.attempts_per_hour),
-            hang_after=self.hang_after,
-            slots={h.address: h.slots for h in hosts} if is_program else {},
-            code=self.code.digest if self.code else "",
-            below=self.code.below if self.code else "",
-            workdir=self.workdir,
-            begins_from=self.begins_from,
-        )
-
     def to_json(self) -> str:
         """Return the order as readable JSON without fields that have their default."""
-        said = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _REQUIRED}
-        said |= {name: value for name, value in dataclasses.asdict(self).items() if value != _DEFAULTS.get(name, value)}
-        return json.dumps(said, indent=1, default=dataclasses.asdict)
+        return json.dumps(_without_defaults(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Order":
         """Parse an order. Raises ConfigError if the text is not one."""
         try:
-            return from_json(cls, json.loads(text))
+            return from_json(cls, _from_flat(json.loads(text)))
         except ValueError as e:
             raise ConfigError(f"{ORDER_VARIABLE} of this pod is no order: {e}") from e
 
 
-_DEFAULTS = {
-    f.name: {} if f.default is dataclasses.MISSING else f.default
-    for f in dataclasses.fields(Order)
-    if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
-}
-_REQUIRED = {f.name for f in dataclasses.fields(Order)} - set(_DEFAULTS)
+def _without_defaults(value: Any) -> dict[str, Any]:
+    """Return a dataclass as JSON has it, without fields that have their default."""
+    kept: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        one = getattr(value, f.name)
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if one != default:
+            kept[f.name] = _without_defaults(one) if dataclasses.is_dataclass(one) else one
+    return kept
+
+
+def _from_flat(raw: Any) -> Any:
+    """Return an order in today's form. Documents that were rendered earlier have all of the request at the top."""
+    if not isinstance(raw, Mapping) or "spec" in raw or "words" not in raw:
+        return raw
+    code = raw.get("code") or {}
+    program = {"trainer": raw.get("module", ""), **{k: raw[k] for k in ("words", "per", "python") if k in raw}}
+    return {**raw, "spec": {**raw, "program": program, "code": code.get("digest", ""), "below": code.get("below", "")}}
 
 
 def new_id(name: str) -> str:

@@ -20,6 +20,7 @@ from cluster.health.before_training import fit_hosts
 from cluster.hosts import that_train
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.resume import from_scratch, next_attempt
 from cluster.jobs.lock import make_folder
 from cluster.jobs.master import follow
 from cluster.jobs.record import JobPaths, Status, jobs_folder
@@ -27,10 +28,9 @@ from cluster.jobs.record_lease import EXPIRES_S
 from cluster.jobs.records import view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.jobs.training import from_scratch, next_attempt
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.fanout import Reach
-from cluster.ssh.options import CONFIG_VARIABLE
+from cluster.ssh.launcher import CONFIG_VARIABLE
 from eks.code import CODE_FOLDER, put_into_store
 from eks.job_spec import ORDER_VARIABLE, Order
 from eks.pods import await_workers, mpijob_name, write_cluster
@@ -42,7 +42,7 @@ _GOES_ON = (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)  # these end pods, 
 _LOOK_S = 0.5
 
 
-class Launcher:
+class LauncherPod:
     """Master of one job, run in this pod until the job ends."""
 
     def __init__(self, order: Order) -> None:
@@ -107,20 +107,19 @@ class Launcher:
         may_begin_anew: the next attempt begins at step 0 if no checkpoint can be read.
         """
         order, workers = self._order, that_train(cluster.hosts)
-        if order.code and not goes_on:
-            put_into_store(Path(CODE_FOLDER), order.code.digest)
-        training = order.training(workers)
-        before = None
+        if order.spec.code and not goes_on:
+            put_into_store(Path(CODE_FOLDER), order.spec.code)
+        spec, before = dataclasses.replace(order.spec.on(workers), exclusive=True), None  # of its pods
         if goes_on:
             before = view(self._paths)
-            training = next_attempt(before, cluster, None, order.np, training.terms, training.hang_after)
-            training = from_scratch(training, before.status.attempt + 1) if may_begin_anew else training
-        elif not order.unchecked:
-            fit = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=order.skip_unfit)
-            training = dataclasses.replace(training, hosts=fit)
+            spec = next_attempt(before, cluster, None, order.spec.np, order.spec.given_terms)
+            spec = from_scratch(spec, before.status.attempt + 1) if may_begin_anew else spec
+        elif not spec.unchecked:
+            fit = fit_hosts(cluster, spec.hosts, np=spec.np, skip_unfit=order.skip_unfit)
+            spec = dataclasses.replace(spec, hosts=fit)
         with Reach(cluster) as reach:
             jobs = Jobs(reach, cluster)
-            jobs.submit(jobs.plan(training, resume=before, job_id=order.job))
+            jobs.submit(jobs.plan(spec, resume=before, job_id=order.job))
 
     def _take_up(self) -> None:
         """Adopt the job of a launcher that is gone. Raises ClusterError."""
@@ -146,10 +145,10 @@ class Launcher:
     def _final(self, status: Status) -> int | None:
         """Return the exit code of a job that is over for good, or None if the job continues."""
         if status.state is JobState.LOST:
-            return None if self._order.heal or self._is_started_anew() else 1
+            return None if self._order.spec.heal or self._is_started_anew() else 1
         if status.state is JobState.SUCCEEDED:
             return 0
-        if status.ended_by in _GOES_ON and self._order.heal:
+        if status.ended_by in _GOES_ON and self._order.spec.heal:
             return None
         return None if self._is_started_anew() else exit_code(status)
 
@@ -204,7 +203,7 @@ def main() -> int:
     try:
         if ORDER_VARIABLE not in os.environ:
             raise ConfigError(f"{ORDER_VARIABLE} is not set: this is what the launcher of 'inv eks.train.*' runs")
-        return Launcher(Order.from_json(os.environ[ORDER_VARIABLE])).see_through()
+        return LauncherPod(Order.from_json(os.environ[ORDER_VARIABLE])).see_through()
     except ClusterError as e:
         say(str(e))
         return e.exit_code or 1

@@ -1,11 +1,12 @@
 """Every manifest of a cluster as files, one per noun, for kubectl and for people to read."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cluster.errors import ConfigError
+from cluster.jobs.program import Program
 from cluster.written import Target, whole_file, write
 from eks.base import access, namespace, network, priority
 from eks.cluster import EksCluster
@@ -17,44 +18,35 @@ from eks.volumes import folders, storage
 
 TASK = "eks.render"
 # Each training's example: data and code are where the documentation's `eks.stage` commands bring them.
-_EXAMPLES: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    "resnet50": lambda shared: {
-        "module": "trainer.resnet50",
-        "words": ("--recipe", "poly90", "--data-dir", f"{shared}/data/imagenet"),
-    },
-    "resnet50-torch": lambda shared: {
-        "module": "trainer.resnet50_torch",
-        "python": f"{TORCH}/bin/python",
-        "words": ("--recipe", "poly90", "--data-dir", f"{shared}/data/imagenet"),
-    },
-    "maskrcnn": lambda shared: {
-        "module": "trainer.maskrcnn",
-        "words": (
-            f"DATA.BASEDIR={shared}/data/coco",
-            f"BACKBONE.WEIGHTS={shared}/data/coco/pretrained-models/ImageNet-R50-AlignPadding.npz",
-        ),
-    },
-    "benchmark": lambda shared: {
-        "module": "trainer.benchmark",
-        "words": ("--model", "resnet50", "--num-batches", "100"),
-    },
-    "run": lambda shared: {"words": ("python", "train.py"), "workdir": f"{shared}/data/code"},
+_DATA = ("--recipe", "poly90", "--data-dir", "{shared}/data/imagenet")
+_WEIGHTS = "{shared}/data/coco/pretrained-models/ImageNet-R50-AlignPadding.npz"
+_EXAMPLES = {
+    "resnet50": Program(trainer="trainer.resnet50", words=_DATA),
+    "resnet50-torch": Program(trainer="trainer.resnet50_torch", python=f"{TORCH}/bin/python", words=_DATA),
+    "maskrcnn": Program(
+        trainer="trainer.maskrcnn", words=("DATA.BASEDIR={shared}/data/coco", f"BACKBONE.WEIGHTS={_WEIGHTS}")
+    ),
+    "benchmark": Program(trainer="trainer.benchmark", words=("--model", "resnet50", "--num-batches", "100")),
+    "run": Program(words=("python", "train.py")),
 }
 
 
 def example(cluster: EksCluster, name: str) -> list[Document]:
     """Return a training that can be edited and created without our tasks. Its job's folder has its name."""
+    from cluster.jobs.spec import JobSpec
     from eks.job_spec import Order
     from eks.mpijob import mpijob
 
+    asked = _EXAMPLES[name]
+    program = dataclasses.replace(asked, words=tuple(word.format(shared=cluster.shared) for word in asked.words))
+    workdir = "" if program.is_built_in else f"{cluster.shared}/data/code"
     order = Order(
         job=name,
         submission="rendered",
-        name=name,
+        spec=JobSpec(name=name, program=program, workdir=workdir),
         shared=cluster.shared,
         notify=cluster.file.notify,
         results=cluster.file.results,
-        **_EXAMPLES[name](cluster.shared),
     )
     return [mpijob(cluster, order, cluster.nodes)]
 

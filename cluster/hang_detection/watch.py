@@ -44,9 +44,9 @@ class RankWatch:
         earlier: list[float] = []
         with contextlib.suppress(OSError):
             earlier = folder.do(lambda: _earlier_silences(paths, job.attempt))
-        self._pace = Pace(earlier, least_s=job.hang_after or HANG_AFTER_S)
-        self._quiet = Quiet(lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.hang_after)
-        self._standstill = StandstillWatch(self._look_at_bare, job.np if job.per != "node" else 0)
+        self._pace = Pace(earlier, least_s=job.spec.hang_after or HANG_AFTER_S)
+        self._quiet = Quiet(lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.spec.hang_after)
+        self._standstill = StandstillWatch(self._look_at_bare, job.np if job.spec.program.per != "node" else 0)
         self._taken: Taken | None = None  # the newest stacks of a program that does not beat
         self._looks = Looks(job.hosts, job.id, job.attempt, self._heard)
         self._lock, self._end = threading.Lock(), threading.Event()
@@ -136,7 +136,7 @@ class RankWatch:
         with self._lock:
             ranks, is_known = list(self._ranks.values()), len(self._heard_at) == len(self._job.hosts)
         beats = [r for r in ranks if r.phase is not None]
-        if not is_known or (ranks and not beats and not self._job.hang_after):
+        if not is_known or (ranks and not beats and not self._job.spec.hang_after):
             return None
         starting = [int(r.cpu_s) for r in ranks if r.phase in (None, Phase.START, Phase.COMPILE)]
         return len(ranks), [r.count for r in beats], starting
@@ -186,7 +186,7 @@ class RankWatch:
             return
         if self._go_on(ranks):
             self._alive_at = steady_now()
-        if self._job.hang_after == 0:
+        if self._job.spec.hang_after == 0:
             return
         if (alone_s := self._without_ranks(ranks)) > self._pace.least_s:
             with self._lock:
@@ -219,7 +219,7 @@ class RankWatch:
     def _look_where_none_has_begun(self) -> None:
         """Look for trouble with the shared folder once no rank has appeared on any host for too long."""
         now = time.monotonic()
-        if self._job.hang_after == 0 or now < max(self._not_before, self._began + self._pace.least_s):
+        if self._job.spec.hang_after == 0 or now < max(self._not_before, self._began + self._pace.least_s):
             return
         self._not_before = now + _AGAIN_S
         taken = self._take_stacks()
@@ -269,7 +269,7 @@ class RankWatch:
 
     def _judge_standstill(self) -> None:
         """Look at ranks that print nothing. A standstill is a warning first, and ends the attempt once it is sure."""
-        if self._job.hang_after == 0:
+        if self._job.spec.hang_after == 0:
             return
         now = time.monotonic()
         verdict = self._standstill.look(self._quiet.silent_s, now)
@@ -278,7 +278,7 @@ class RankWatch:
             return
         self._quiet.is_alive = False
         self._silence = f"the program stands still ({verdict.kind}): {verdict.text}; see {STACKS}"
-        is_over = standing_s > verdict.end_after_s and not self._job.hang_after
+        is_over = standing_s > verdict.end_after_s and not self._job.spec.hang_after
         if is_over or self._silence not in self._warned:
             self._keep(STACKS, str(self._taken))
         if is_over:
@@ -311,7 +311,7 @@ class RankWatch:
                 host = self._host_of.get(n, "")
                 one = known.get(n, RankSeen(rank=n, host=host, state=MISSING, heard_at=heard_at.get(host, 0.0)))
                 if one.phase is None and not one.has_ended:
-                    is_mute = self._job.program and not one.is_missing
+                    is_mute = not self._job.spec.program.is_built_in and not one.is_missing
                     known[n] = dataclasses.replace(one, phase=Phase.START, silent_s=now - self._began, is_mute=is_mute)
         return [self._now(r, now - heard_at.get(r.host, now)) for r in known.values()]
 

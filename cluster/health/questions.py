@@ -25,8 +25,9 @@ from cluster.jobs.state import OVER
 from cluster.recovery.host_failures import FILES, FOLDER
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
+from cluster.ssh.launcher import launcher
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import are_pods, options_on_hosts
+from cluster.ssh.options import options_on_hosts
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
@@ -62,7 +63,7 @@ SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.
 BUSY_HERE = 3.0  # load per core above which this machine itself may be the slow one
 _PROBE = "cluster.health.onhost.probe"
 # A pod's user has no access to these of its node, by design: kernel log, services, EC2's metadata.
-_OF_THE_NODE = {"kernel-log", "fabric-manager", "time", "instance"}
+_OF_THE_NODE = {"kernel-log", "fabric-manager", "time", "instance", "place:/"}  # a pod's own root is read-only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
         next(c for c in chains if c[0].name == "processes").append(
             Question(name="next-ssh", limit_s=31, reading="ssh", arguments=(after, options_on_hosts(), 30.0))
         )
-    return _seen_from_inside(chains) if are_pods() else chains
+    return chains if launcher().has_machines else _seen_from_inside(chains)
 
 
 def _seen_from_inside(chains: list[list[Question]]) -> list[list[Question]]:
@@ -165,9 +166,6 @@ def _unless_slow(*, limit_s: float = GPU_S, **more: Any) -> Question:
     return Question(limit_s=limit_s, tool="nvidia-smi", unless_slow=("smi", SLOW_S), **more)
 
 
-_ROOT_FOLDERS: dict[bool, tuple[str, ...]] = {False: ("/",), True: ()}  # a pod's is read-only, and meant to be
-
-
 def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
     """Return the questions about addresses, Open MPI, folders, the project, processes, and the EC2 instance."""
     shared = [cluster.shared] if cluster.is_shared or host == cluster.master else []
@@ -176,7 +174,7 @@ def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
         [Question(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
         [
             Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,), disk_of=p)
-            for p in (*_ROOT_FOLDERS[are_pods()], "/tmp", "/dev/shm", SCRATCH)
+            for p in ("/", "/tmp", "/dev/shm", SCRATCH)
         ],
         *([Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p, True))] for p in shared),
         [

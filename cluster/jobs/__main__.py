@@ -105,7 +105,7 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     if asked.verb == "facts":
         from cluster.jobs.master.facts import read_facts
 
-        return [read_facts(find(folder, which)).to_json() for which in asked.which]
+        return [dataclasses.asdict(read_facts(find(folder, which))) for which in asked.which]
     if asked.verb == "bill":
         from cluster.jobs.cost import remembered
 
@@ -116,13 +116,13 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
         from cluster.jobs.curves.metrics import read_metrics
 
         measured = dataclasses.replace(read_metrics(paths.metrics), ranks=None)
-        return {"view": view(paths).to_json(), "measured": dataclasses.asdict(measured)}
+        return {"view": dataclasses.asdict(view(paths)), "measured": dataclasses.asdict(measured)}
     if asked.verb == "stop":
         from cluster.jobs.master.stop import stop
 
         status = stop(paths)
         try:
-            return view(paths).to_json()
+            return dataclasses.asdict(view(paths))
         except DamagedRecord as e:
             left = f"; left behind: {'; '.join(status.left)}" if status.left else ""
             raise ClusterError(f"{paths.folder.name} is {status.state}{left}; but {e}") from None
@@ -135,14 +135,14 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
         from cluster.jobs.master.submit import remove
 
         return {"removed": paths.folder.name, "left": remove(folder, paths)}
-    return view(paths).to_json()
+    return dataclasses.asdict(view(paths))
 
 
 def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
     records = read(folder)
     views, damaged = view_all(folder, records)
     return {
-        "jobs": [one.to_json() for one in views],
+        "jobs": [dataclasses.asdict(one) for one in views],
         "over_ids": list(records.over),
         "damaged": [
             *map(str, damaged),

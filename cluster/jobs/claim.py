@@ -1,6 +1,5 @@
 """Claims of hosts and their slots by a job, held on the host itself, so jobs of other clusters and users see them."""
 
-import dataclasses
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -76,12 +75,12 @@ def with_slots(job: Job, answers: Mapping[Host, Mapping[str, Any]]) -> Job:
     answers: of each host, its slots ([] for all) and the port for a rendezvous on it.
     """
     claimed = {h.address: tuple(said["slots"]) or tuple(range(job.slots_of(h))) for h, said in answers.items()}
-    job = dataclasses.replace(job, claimed=claimed)
+    job = job.planned(claimed=claimed)
     if job.takes_whole(job.hosts[0]):
         return job
     first = answers[job.hosts[0]]
     told = {SLOTS: f"{','.join(map(str, first['slots']))}/{job.slots_of(job.hosts[0])}", "MASTER_PORT": first["port"]}
-    return dataclasses.replace(job, mpirun=tuple(with_variables(job.mpirun, told)))
+    return job.planned(mpirun=tuple(with_variables(job.plan.mpirun, told)))
 
 
 def claim_name(host: Host) -> str:

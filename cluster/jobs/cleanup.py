@@ -12,9 +12,9 @@ from cluster.launch.mpirun import session_folders
 from cluster.ssh import tagged_processes
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
+from cluster.ssh.launcher import launcher
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
-from cluster.ssh.options import are_pods
 from cluster.ssh.result import FanOut, Result
 
 _HOLDS = f"{HOLDS_TAG}={HOLDS_HOST}"
@@ -48,12 +48,13 @@ def sweep(
     )
     limits = Limits(total_s=grace_s + 20)
     results = dict(on_all(hosts, job_id, script, limits))
-    if are_pods() and (cut_off := [h for h, r in results.items() if _reason(r) is Reason.BROKE_OFF]):
-        # The pod may be gone by now, or only this connection was lost.
-        results |= on_all(cut_off, job_id, script, limits)
+    where = launcher()
+    if again := [h for h, r in results.items() if where.may_be_gone(_reason(r))]:
+        results |= on_all(again, job_id, script, limits)
+    unanswered = [(h, why) for h, r in results.items() if (why := trouble(r)) and not where.is_gone(_reason(r))]
     return Swept(
         processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
-        unanswered=tuple(f"{h}: {why}" for h, r in results.items() if (why := trouble(r)) and not _is_gone(r)),
+        unanswered=tuple(f"{h}: {why}" for h, why in unanswered),
     )
 
 
@@ -63,11 +64,6 @@ def let_go(hosts: Sequence[Host], job_id: str) -> None:
         script = tagged_processes.end_script(JOB_TAG, job_id, 1, _HOLDS)
         with Reach(cluster_of_job(hosts, job_id)) as reach:
             reach.run(hosts, script, limits=Limits(connect_s=5, total_s=20))
-
-
-def _is_gone(result: Result) -> bool:
-    """Return True if the host is a pod whose name or sshd is gone. All its processes ended with its sshd."""
-    return are_pods() and _reason(result) in (Reason.UNKNOWN_NAME, Reason.REFUSED, Reason.NO_ROUTE)
 
 
 def _reason(result: Result) -> Reason | None:

@@ -47,21 +47,21 @@ def priced(jobs: Sequence[JobView], of_master: Callable[[str], Bill | None]) -> 
     of_master: returns the master's bill for a stack.
     """
     bills: dict[str, list[Bill]] = {}
-    stacks = {job.job.stack for job in jobs if _can_have_cost(job)}
-    for stack in sorted(stacks, key=lambda one: (one not in {job.job.stack for job in jobs if job.is_own}, one))[
+    stacks = {job.job.plan.stack for job in jobs if _can_have_cost(job)}
+    for stack in sorted(stacks, key=lambda one: (one not in {job.job.plan.stack for job in jobs if job.is_own}, one))[
         :_STACKS
     ]:
         asked = of_master(stack)
         known = asked is not None and all(one.usd_per_hour is not None for one in asked.instances)
         bills[stack] = [b for b in (asked, None if known else remembered(stack)) if b is not None]
-    return tuple(with_dollars(job, *bills.get(job.job.stack, [])) for job in jobs)
+    return tuple(with_dollars(job, *bills.get(job.job.plan.stack, [])) for job in jobs)
 
 
 def with_cost_anew(job: JobView) -> JobView:
     """Return the job with its current cost by AWS, if its cost is unknown and can be queried from here."""
     if job.usd is not None or not _can_have_cost(job):
         return job
-    found = _kept(job.job.stack, _asked(job.job.stack, PAGE_S))
+    found = _kept(job.job.plan.stack, _asked(job.job.plan.stack, PAGE_S))
     return with_dollars(job, *([found] if found else []))
 
 
@@ -91,7 +91,7 @@ def _can_have_cost(job: JobView) -> bool:
 
     Other users' records may contain anything, and the name is passed to AWS.
     """
-    return bool(_STACK.fullmatch(job.job.stack)) and job.began is not None
+    return bool(_STACK.fullmatch(job.job.plan.stack)) and job.began is not None
 
 
 def _asked(stack: str, limit_s: float) -> Bill | None:

@@ -9,31 +9,31 @@ from cluster.jobs.claim import Claimed, claims_on
 from cluster.jobs.client.client import Listing
 from cluster.jobs.host_queue import Waiting
 from cluster.jobs.occupancy import Holder, hosts_free_for, queue
-from cluster.jobs.training import Training
+from cluster.jobs.spec import JobSpec
 from cluster.launch.mpirun import hosts_for
 from cluster.ssh.fanout import Reach
 
 
-def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, training: Training, resumed: str = "") -> Training:
-    """Return the training on those of its hosts that it can have now.
+def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, spec: JobSpec, resumed: str = "") -> JobSpec:
+    """Return the request on those of its hosts that it can have now.
 
     resumed: id of the ended job whose next attempt it is.
 
     Raises ConfigError that names a job which holds, or waits for, what it wants.
     """
-    hosts = training.hosts if cluster.is_shared else hosts_for(training.hosts, training.np)  # else the master is first
+    hosts = spec.hosts if cluster.is_shared else hosts_for(spec.hosts, spec.np)  # else the master is first
     one = Waiting(
-        job=resumed or training.name,
+        job=resumed or spec.name,
         hosts=tuple(hosts),
-        np=training.np or sum(h.slots for h in hosts),
-        exclusive=training.exclusive,
+        np=spec.np or sum(h.slots for h in hosts),
+        exclusive=spec.shares_no_host,
     )
     known = [h for h in listing.holders if h.job != resumed]
     claims, _ = claims_on(reach, hosts, besides=resumed)
     going = [(view.job, view.status) for view in listing.jobs]
     ids = {*(view.id for view in listing.jobs), *listing.over_ids, *listing.damaged_ids}
     found = hosts_free_for(one, queue(going), [*known, *_elsewhere(claims, ids)])
-    return dataclasses.replace(training, hosts=found, idle=training.hosts) if found else training
+    return dataclasses.replace(spec, hosts=found, idle=spec.hosts) if found else spec
 
 
 def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[Holder]:

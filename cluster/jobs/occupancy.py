@@ -103,7 +103,7 @@ def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:
 
 def waiting_for(job: Job, hosts: Sequence[Host]) -> Waiting:
     """Return the job as one that waits for slots of these hosts."""
-    return Waiting(job=job.id, hosts=tuple(hosts), np=job.need, exclusive=job.exclusive)
+    return Waiting(job=job.id, hosts=tuple(hosts), np=job.need, exclusive=job.spec.shares_no_host)
 
 
 def places_of(records: Records, of: str = "", without: Collection[str] = ()) -> dict[str, Place]:

@@ -18,21 +18,21 @@ from cluster.terminal import counted
 
 def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
     """Return the job with this attempt's mpirun command line, hosts, ranks and launch profile."""
-    words = _started_by_wrapper(job, paths) if job.program else list(job.command)
-    told = _told(job, launch, paths) if job.program else {}
-    if not job.takes_whole(min(launch.hosts)):
-        words, told = [job.python, "-IS", str(paths.slots_program), *words], {**told, SLOTS: ""}  # filled by the claim
+    is_own = not job.spec.program.is_built_in
+    words = _started_by_wrapper(job, paths) if is_own else list(job.plan.command)
+    told = _told(job, launch, paths) if is_own else {}
+    if not job.takes_whole(min(launch.hosts)):  # filled by the claim
+        words, told = [job.plan.python, "-IS", str(paths.slots_program), *words], {**told, SLOTS: ""}
     mpirun = command_line(
         launch,
         words,
         hostfile=str(paths.hostfile),
-        workdir=str(paths.folder if job.program else paths.code),
+        workdir=str(paths.folder if is_own else paths.code),
         output=str(paths.rank_logs(attempt)),
         job=JobTags(id=job.id, folder=str(paths.folder), attempt=attempt),
         told=told,
     )
-    return dataclasses.replace(
-        job,
+    return job.planned(
         mpirun=tuple(mpirun),
         np=launch.np,
         hosts=launch.hosts,
@@ -44,22 +44,20 @@ def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
 def write_hostfiles(job: Job, paths: JobPaths) -> None:
     """Write the attempt's hostfile for mpirun, and those for a program that starts more processes by itself."""
     write_atomically(paths.hostfile, hostfile(job.hosts))
-    if job.program:
-        write_atomically(
-            paths.nodes, hostfile(dataclasses.replace(h, slots=max(1, job.slots_on(h))) for h in job.hosts)
-        )
-        write_atomically(paths.workers, "".join(f"{h.address}\n" for h in job.hosts))
+    write_atomically(paths.nodes, hostfile(dataclasses.replace(h, slots=max(1, job.slots_on(h))) for h in job.hosts))
+    write_atomically(paths.workers, "".join(f"{h.address}\n" for h in job.hosts))
 
 
 def _started_by_wrapper(job: Job, paths: JobPaths) -> list[str]:
     """Return the command that starts a program's rank: `cluster/launch/onhost/rank.py`, as copied at submission."""
-    wrapper = [job.python, "-IS", str(paths.rank_program), working_directory(job, paths)]
-    return [*wrapper, *job.prefix, *job.command]
+    wrapper = [job.plan.python, "-IS", str(paths.rank_program), working_directory(job, paths)]
+    return [*wrapper, *job.plan.prefix, *job.plan.command]
 
 
 def working_directory(job: Job, paths: JobPaths) -> str:
     """Return the folder in which ranks run: in the job's copy of the code, or the operator's own. They expand a ~."""
-    return job.workdir or str(Path(own_disk_folder(job) if job.own_disk else paths.code) / job.below)
+    spec = job.spec
+    return spec.workdir or str(Path(own_disk_folder(job) if spec.own_disk else paths.code) / spec.below)
 
 
 def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
@@ -68,12 +66,12 @@ def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
     nodes = [f"{local if h.is_local else h.address}:{max(1, job.slots_on(h))}" for h in sorted(launch.hosts)]
     return {
         "DLAMI_NODES": ",".join(nodes),
-        "DLAMI_PER": job.per,
+        "DLAMI_PER": job.spec.program.per,
         "DLAMI_JOB_DIR": str(paths.folder),
         "DLAMI_HOSTFILE": str(paths.nodes),
         "DLAMI_RESUME": None,  # set by the launcher, which finds the newest checkpoint
-        "DLAMI_PATH": str(Path(job.python).parent),
-        **{("DLAMI_PATH" if name == "PATH" else name): value for name, value in job.variables.items()},
+        "DLAMI_PATH": str(Path(job.plan.python).parent),
+        **{("DLAMI_PATH" if name == "PATH" else name): value for name, value in job.plan.variables.items()},
     }
 
 
@@ -94,11 +92,11 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
     used = hosts_for(hosts, np)
     shared = str(paths.folder.parent.parent)
     cluster = Cluster(name=job.id, hosts=used, folder=Path(), shared=shared, project=str(ROOT))
-    master = Host(rank=0, address=job.starter, slots=0) if job.starter else None
+    master = Host(rank=0, address=job.plan.starter, slots=0) if job.plan.starter else None
     with Reach(cluster) as reach:
         results, facts = survey(reach, cluster, (*used, *([master] if master else [])))
     silent = {h.address: r.problem for h, r in results.items() if not r.ok and h != master}  # the master runs this code
-    needed = facts if job.is_shared else {}
+    needed = facts if job.plan.is_shared else {}
     without = {h.address: f"{shared} {f.shared}" for h, f in needed.items() if f.shared != "yes"}
     if silent or without:
         raise HostsUnfit({**silent, **without})
@@ -106,8 +104,8 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
         hosts,
         facts,
         np=np,
-        profile=job.asked_profile,
-        environment=job.environment,
+        profile=job.spec.profile,
+        environment=job.spec.environment,
         master=master if master in facts else None,
     )
     return launched(_with_packages(job, used, shared), launch, paths, attempt)
@@ -118,15 +116,15 @@ def _with_packages(job: Job, hosts: Sequence[Host], shared: str) -> Job:
 
     Raises HostsUnfit.
     """
-    if not job.packages:
+    if not job.spec.packages:
         return job
     from cluster.packages.ready import ready
 
-    made = ready(job.packages, None, hosts, shared, say=lambda text: print(f"packages: {text}", flush=True))
+    made = ready(job.spec.packages, None, hosts, shared, say=lambda text: print(f"packages: {text}", flush=True))
     if made.lacking:
         raise HostsUnfit(made.lacking)
     found = made.interpreter
-    return dataclasses.replace(job, packages=found.wanted, prefix=found.prefix, variables=found.variables)
+    return job.planned(prefix=found.prefix, variables=found.variables)
 
 
 def require_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:

@@ -1,4 +1,4 @@
-"""Command that the ranks of a job run: one of the project's trainers, or the operator's own program."""
+"""Program that the ranks of a job run: one of the project's trainers, or the operator's own."""
 
 import dataclasses
 import re
@@ -11,29 +11,24 @@ from cluster.hosts import Host
 from cluster.packages.command_parser import LAUNCHERS, what_runs
 
 PER = ("gpu", "node", "once")
+UNKNOWN = "?"  # trainer of a damaged record
 _OF_A_SHELL = re.compile(r"[\s;&|<>$`(){}*?]")
 _INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|(ba|da|k|z)?sh|env|torchrun|accelerate|deepspeed|time|nice")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trainer:
-    """Trainer of this project: `python -m module`. It supports `--job-dir`, `--check` and heartbeats."""
-
-    module: str
-    arguments: tuple[str, ...]  # its flags
-    python: str = ""  # its interpreter, at the same path on all hosts; "": the project's
-
-    def command(self, python: str, folder: str) -> tuple[str, ...]:
-        """Return its command line in a job with this folder."""
-        return (self.python or python, "-m", self.module, "--job-dir", folder, *self.arguments)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Program:
-    """Program of the operator: its command line, and how often it is started."""
+    """Program that the ranks of a job run: the operator's own, or one of this project's trainers."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # its command line; of a trainer only its flags
     per: str = "gpu"  # "gpu": once per slot; "node": once per host; "once": on one host alone
+    trainer: str = ""  # module of this project's trainer; "" for the operator's own program
+    python: str = ""  # interpreter of a trainer, at the same path on all hosts; "": the project's
+
+    @property
+    def is_built_in(self) -> bool:
+        """Return True for a trainer of this project. It prints how it ended, sends heartbeats and saves when asked."""
+        return bool(self.trainer)
 
     @classmethod
     def of(cls, words: Sequence[str], per: str) -> "Program":
@@ -50,8 +45,13 @@ class Program:
         return cls(words=tuple(words), per=per)
 
     def command(self, python: str, folder: str) -> tuple[str, ...]:
-        """Return its command line. It does not depend on the job's folder."""
-        return self.words
+        """Return its command line in a job with this folder.
+
+        python: the project's interpreter.
+        """
+        if not self.trainer:
+            return self.words
+        return (self.python or python, "-m", self.trainer, "--job-dir", folder, *self.words)
 
     @property
     def default_name(self) -> str:

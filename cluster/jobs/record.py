@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 from cluster.code.job_code import OwnCode
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically, write_json
-from cluster.hosts import Host
+from cluster.jobs.flat_record import as_flat, from_flat
 from cluster.jobs.host_queue import Place
+from cluster.jobs.job import Job
 from cluster.jobs.process import ProcessId
 from cluster.jobs.results import Results
 from cluster.jobs.state import JobState
-from cluster.packages.interpreter import Wanted
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.goodput import Account
-from cluster.recovery.history import AttemptRecord, History
+from cluster.recovery.history import AttemptRecord
 from cluster.ssh.onhost import trusted_files
 from cluster.ssh.onhost.trusted_files import user_name
 from cluster.ssh.secret_variables import masked_record
@@ -50,96 +50,6 @@ class DamagedRecord(ClusterError):
                 remedy = f"passed over; {user_name(owner)} can remove it with 'inv jobs.remove {job} --yes'"
         super().__init__(f"{path} is damaged ({why}): {remedy}")
         self.path, self.why = path, why
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Specification of a job as the operator asked for it, with the plan of its announced or running attempt."""
-
-    id: str
-    name: str  # name of the trainer or the program
-    command: tuple[str, ...]  # the trainer's command line, or the program's as typed
-    mpirun: tuple[str, ...]  # full command line; () for other users, since it contains the environment
-    np: int
-    hosts: tuple[Host, ...]  # hosts that have ranks
-    profile: str  # launch profile
-    environment: Mapping[str, str]  # variables that the operator added; {} for other users
-    versions: Mapping[str, str]  # of the ranks' software: Python, Open MPI, TensorFlow, PyTorch …
-    revision: str  # git revision of the project's code, with "+changes" if it had any
-    created: str  # UTC, ISO 8601, by the operator's clock
-    attempt: int = 1  # the attempt that this command line starts
-    sequence: int = 0  # number among this cluster's jobs, counted by the master
-    steps: int | None = None  # steps of the whole training, if its trainer reports them
-    hang_after: float | None = None  # seconds without progress that count as a hang; 0: never; None: see docs/jobs.md
-    heal: bool = False  # the supervisor retries failed attempts; missing in old records
-    min_np: int | None = None  # fewest ranks to continue with; None: all that were asked for
-    attempts_per_hour: int = 6  # limit; 0: none
-    grow_after: float = 60.0  # seconds that an attempt with fewer hosts trains before it restarts with more
-    whole_np: int = 0  # ranks asked for; `np` if none is missing
-    whole_hosts: tuple[Host, ...] = ()  # hosts of those ranks; `hosts` if none is missing
-    spares: tuple[Host, ...] = ()  # hosts that may replace a dead one
-    starter: str = ""  # address of the master if it has no rank and only starts mpirun
-    stack: str = ""  # region and name of the hosts' stack, which replaces dead ones; "": none
-    asked_profile: str | None = None  # launch profile asked for; None: detected anew for each attempt
-    notify: str = ""  # recipient of notifications, as in cluster.toml; "" for other users
-    results: str = ""  # S3 destination of its results, as in cluster.toml
-    is_shared: bool = (
-        True  # all hosts share its folder; False: only the master has it (cluster/jobs/supervisor/no_shared_fs.py)
-    )
-    program: bool = False  # it runs the operator's program; `per` to `variables` are for such jobs only
-    per: str = "gpu"  # started per "gpu", per "node", or "once" on one host
-    python: str = ""  # path of the project's interpreter on all hosts, which starts each rank
-    slots: Mapping[str, int] = field(default_factory=dict)  # all slots of each host, by address
-    code: str = ""  # digest of the delivered code; "": none
-    below: str = ""  # folder of the code in which ranks run; "": its top
-    own_disk: str = ""  # in records of older versions: digest of code that ranks run from their host's disk
-    workdir: str = ""  # folder on the hosts where ranks run; "": in the job's copy of the code
-    prefix: tuple[str, ...] = ()  # command before the program's, such as a container's
-    packages: Wanted | None = None  # source of prefix and variables, used again when hosts join
-    # Variables of its packages; PATH: folders put before the host's.
-    variables: Mapping[str, str] = field(default_factory=dict)
-    wanted: tuple[Host, ...] = ()  # any of these hosts will do at its turn; () if it did not queue
-    ticket: int = 0  # position in the queue, the smallest first, counted by the master
-    begins_from: str = ""  # id of the job whose checkpoints it began with
-    unchecked: bool = False  # its hosts are not checked when its turn comes
-    exclusive: bool = True  # it takes whole hosts, even if it has fewer ranks there than slots
-    # Slots claimed for it, by host address. What counts is the host's own answer (cluster/jobs/claim.py).
-    claimed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def all_hosts(self) -> tuple[Host, ...]:
-        """Return the hosts of this attempt, and those that the job returns to as soon as it can."""
-        return (*self.hosts, *(h for h in self.whole_hosts if h.address not in {own.address for own in self.hosts}))
-
-    @property
-    def waits_for_hosts(self) -> bool:
-        """Return True if the job has no hosts yet because it waits for its turn in the queue."""
-        return bool(self.wanted) and not self.hosts
-
-    def slots_of(self, host: Host) -> int:
-        """Return all slots of this host: 0 for a master that does not train.
-
-        A host that joined since has as many as the job's largest host.
-        """
-        return self.slots.get(host.address, max(self.slots.values(), default=host.slots))
-
-    @property
-    def need(self) -> int:
-        """Return the ranks that were asked for, each of which needs a slot."""
-        return self.whole_np or self.np
-
-    def takes_whole(self, host: Host) -> bool:
-        """Return True if the job needs the whole host: it is to share none, or needs all of its slots."""
-        return self.exclusive or self.need >= self.slots_of(host)
-
-    def slots_on(self, host: Host) -> int:
-        """Return how many slots of this host the job may use."""
-        return self.slots_of(host) if self.takes_whole(host) else self.need
-
-    @property
-    def fewest_np(self) -> int:
-        """Return the least number of ranks with which the job continues."""
-        return self.min_np or self.need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +124,9 @@ class JobView:
         return self.status.state
 
     def to_json(self) -> dict[str, Any]:
-        """Return the view as one flat JSON object."""
+        """Return the view as one flat JSON object, for `--json`."""
         return {
-            **dataclasses.asdict(self.job),
+            **as_flat(self.job),
             **dataclasses.asdict(self.status),
             "folder": self.folder,
             "owner": self.owner,
@@ -231,26 +141,6 @@ class JobView:
             "began": self.began,
             "usd": self.usd,
         }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "JobView":
-        """Parse the object that `to_json` returns. Raises ValueError that names the field."""
-        return cls(
-            job=from_json(Job, raw),
-            status=from_json(Status, raw),
-            folder=str(raw["folder"]),
-            owner=str(raw["owner"]),
-            is_own=bool(raw.get("is_own", True)),
-            age_s=float(raw["age_s"]),
-            progress=from_json(Progress, raw["progress"]) if raw["progress"] else None,
-            attempts=from_json(History, raw).attempts,
-            account=from_json(Account, raw["account"]) if raw.get("account") else None,
-            queue=from_json(Place, raw["queue"]) if raw.get("queue") else None,
-            results=from_json(Results, raw["sent"]) if raw.get("sent") else None,
-            own_code=from_json(OwnCode, raw["own_code"]) if raw.get("own_code") else None,
-            began=raw.get("began"),
-            usd=raw.get("usd"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,16 +297,16 @@ def is_id(name: str) -> bool:
 
 
 def read_job(paths: JobPaths) -> Job:
-    """Read the job's specification; another user's without its environment. Raises DamagedRecord.
+    """Read the job's record; another user's without its environment. Raises DamagedRecord.
 
     A job whose turn in the queue has come has the hosts that its turn gives it.
     """
     path = paths.job if os.access(paths.job, os.R_OK) or not os.path.lexists(paths.public) else paths.public
-    job = load(path, Job)
+    job = load(path, Job, from_flat)
     if job.id != paths.folder.name:
         raise DamagedRecord(path, f"it is of {job.id[:80]!r}")
     turn = read_turn(paths, job.ticket) if job.waits_for_hosts else None
-    return dataclasses.replace(job, hosts=turn.place.hosts, whole_hosts=turn.place.hosts) if turn else job
+    return job.planned(hosts=turn.place.hosts, whole_hosts=turn.place.hosts) if turn else job
 
 
 def read_turn(paths: JobPaths, ticket: int) -> Turn | None:
@@ -433,19 +323,22 @@ def write_turn(paths: JobPaths, turn: Turn) -> None:
 
 
 def write_job(paths: JobPaths, job: Job) -> None:
-    """Write the job's specification: complete for its user only, and for all users without the environment.
+    """Write the job's record: complete for its user only, and for all users without the environment.
 
     Secrets in the public one's words are masked.
     """
-    fields = dataclasses.asdict(job)
-    write_atomically(paths.job, json.dumps(fields, indent=2) + "\n", mode=0o600)
-    write_json(paths.public, masked_record({**fields, "mpirun": [], "environment": {}, "notify": ""}))
+    write_atomically(paths.job, json.dumps(dataclasses.asdict(job), indent=2) + "\n", mode=0o600)
+    shown = dataclasses.replace(job.planned(mpirun=(), notify=""), spec=dataclasses.replace(job.spec, environment={}))
+    write_json(paths.public, masked_record(dataclasses.asdict(shown)))
 
 
-def load(path: Path, kind: type[T]) -> T:
-    """Read a record's file, which must be owned by its folder's owner. Raises DamagedRecord that says what is wrong."""
+def load(path: Path, kind: type[T], upgraded: Callable[[Any], Any] = lambda raw: raw) -> T:
+    """Read a record's file, which must be owned by its folder's owner. Raises DamagedRecord that says what is wrong.
+
+    upgraded: makes what this version reads from what an earlier one wrote.
+    """
     try:
-        return from_json(kind, json.loads(trusted_files.read_file(path)))
+        return from_json(kind, upgraded(json.loads(trusted_files.read_file(path))))
     except FileNotFoundError:
         raise DamagedRecord(path, "it is not there") from None
     except OSError as e:

@@ -160,13 +160,13 @@ def view(paths: JobPaths) -> JobView:
     progress = _with_silence(read_progress(paths, job), history)
     history = dataclasses.replace(history, attempts=_with_progress(history.attempts, status, progress))
     attempts = history.attempts
-    reports_steps = not job.program or any(a.first_step_at is not None for a in attempts)
+    reports_steps = job.spec.program.is_built_in or any(a.first_step_at is not None for a in attempts)
     now = _last_sight(status, history) if attempts else 0.0
     told = account(attempts, now, reports_steps=reports_steps) if attempts else None
     is_queued = status.state is JobState.QUEUED
     place = places_of(read_going(paths.folder.parent), of=job.id).get(job.id) if is_queued else None
     found = _view(paths, job, status, progress, history)
-    own_code = read_code(paths.folder) if job.program else None
+    own_code = read_code(paths.folder)
     return dataclasses.replace(found, attempts=attempts, account=told, queue=place, own_code=own_code)
 
 
@@ -221,7 +221,7 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
     """
     lines = _metrics_lines(paths)
     rows = [r for r in _records(lines[-_LAST:]) if r.get("kind") == "train"]
-    if not rows and job.program:
+    if not rows:
         return _progress_of_beats(read_attempts(paths))
     try:
         first, last = rows[0], rows[-1]
@@ -229,7 +229,8 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         steps, seconds = step - 1 - int(first["step"]), at - float(first["time"])
         if not math.isfinite(at + seconds):
             return None
-        left = (job.steps - step) * seconds / steps if job.steps and steps > 0 and seconds >= 0 else None
+        whole = job.plan.steps
+        left = (whole - step) * seconds / steps if whole and steps > 0 and seconds >= 0 else None
         speed, epoch = last.get("images_per_s"), last.get("epoch")
         score_name, score = _last_score(lines)
         return Progress(

@@ -109,9 +109,9 @@ def _users(shared: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     going_on: dict[str, list[str]] = {}
     ended: dict[str, list[str]] = {}
     for job, status in read_all(jobs_folder(shared)).jobs:
-        if job.packages and job.packages.id:
+        if job.spec.packages and job.spec.packages.id:
             users = going_on if status.state.holds_hosts else ended
-            users.setdefault(job.packages.id, []).append(job.id)
+            users.setdefault(job.spec.packages.id, []).append(job.id)
     return going_on, ended
 
 

@@ -45,7 +45,7 @@ def head(found: JobFacts) -> Markup:
     job = found.view
     asked, status = job.job, job.status
     p = job.progress
-    step = f"{p.step:,}" + (f" of {asked.steps:,}" if asked.steps else "") if p else ""
+    step = f"{p.step:,}" + (f" of {asked.plan.steps:,}" if asked.plan.steps else "") if p else ""
     rows = {
         "state": tag("strong", job.state, class_=f"state {_KIND.get(colour_of(job), 'quiet')}"),
         "cause": status.cause,
@@ -129,15 +129,15 @@ def command(found: JobFacts) -> Markup:
     rows = {
         "code": code_in_words(found.view),
         "launched by": launched_by(found.view),
-        "packages": asked.packages.option if asked.packages else "",
-        "launch profile": asked.profile,
-        "variables given": ", ".join(asked.environment),
-        "goes on with": counted(asked.fewest_np, "rank") + " at least" if asked.heal else "one attempt only",
+        "packages": asked.spec.packages.option if asked.spec.packages else "",
+        "launch profile": asked.plan.profile,
+        "variables given": ", ".join(asked.spec.environment),
+        "goes on with": counted(asked.fewest_np, "rank") + " at least" if asked.spec.heal else "one attempt only",
     }
-    versions: list[list[object]] = [[name, version] for name, version in sorted(asked.versions.items())]
-    line = shown(masked(asked.mpirun)) if asked.mpirun else ""
+    versions: list[list[object]] = [[name, version] for name, version in sorted(asked.plan.versions.items())]
+    line = shown(masked(asked.plan.mpirun)) if asked.plan.mpirun else ""
     return joined(
-        tag("pre", shlex.join(masked(asked.command)), tabindex="0", aria_label="The command of each rank"),
+        tag("pre", shlex.join(masked(asked.plan.command)), tabindex="0", aria_label="The command of each rank"),
         tag(
             "details", tag("summary", f"mpirun's command line, attempt {asked.attempt}"), tag("pre", line, tabindex="0")
         )

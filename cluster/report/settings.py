@@ -51,20 +51,20 @@ def flags_of(command: Sequence[str]) -> dict[str, str]:
 def _settings(found: JobFacts) -> dict[str, str]:
     asked = found.view.job
     plain = {
-        "program": asked.name,
+        "program": asked.spec.name,
         "code": code_in_words(found.view),
-        "code's difference": "" if asked.program else _difference(found),
-        "in its folder": asked.below,
+        "code's difference": _difference(found),
+        "in its folder": asked.spec.below,
         "launched by": launched_by(found.view),
-        "ranks": str(asked.whole_np or asked.np),
-        "hosts": fold(h.address for h in (asked.whole_hosts or asked.hosts)),
+        "ranks": str(asked.plan.whole_np or asked.np),
+        "hosts": fold(h.address for h in (asked.plan.whole_hosts or asked.hosts)),
         "least ranks": str(asked.fewest_np),
-        "launch profile": asked.profile,
-        "heals": "yes" if asked.heal else "no",
-        "packages": asked.packages.option if asked.packages else "",
-        "variables given": ", ".join(sorted(asked.environment)),
+        "launch profile": asked.plan.profile,
+        "heals": "yes" if asked.spec.heal else "no",
+        "packages": asked.spec.packages.option if asked.spec.packages else "",
+        "variables given": ", ".join(sorted(asked.spec.environment)),
     }
-    return {**flags_of(masked(asked.command)), **plain, **dict(asked.versions)}
+    return {**flags_of(masked(asked.plan.command)), **plain, **dict(asked.plan.versions)}
 
 
 def _difference(found: JobFacts) -> str:

@@ -33,12 +33,12 @@ _S3 = "cluster.stage.onhost.s3"
 def send(paths: JobPaths) -> Results:
     """Upload a job's results and record the outcome in its folder. Raises ConfigError if the job has no results URL."""
     job = read_job(paths)
-    if not job.results:
+    if not job.plan.results:
         raise ConfigError(f"{job.id} was started without results in cluster.toml, so there is no place for them")
     with locked(paths.folder, _TURN_S, pause_s=_LOOK_S):
         over = [a.number for a in read_attempts(paths) if a.is_over]
         attempt = max(over, default=read_status(paths).attempt)
-        url, error, said = results_url(job.results, job.id), "", dict[str, Any]()
+        url, error, said = results_url(job.plan.results, job.id), "", dict[str, Any]()
         try:
             done = _sent(paths, job, url)
             error, said = done.error or "", dict(done.said)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -12,10 +11,10 @@ from pathlib import Path
 from cluster.hosts import Host
 from cluster.inventory import Access
 from cluster.ssh import proxy
+from cluster.ssh.launcher import launcher
 from cluster.user_folders import runtime_folder
 
 LIFETIME_S = 600  # how long an unused connection stays open
-CONFIG_VARIABLE = "DLAMI_SSH_CONFIG"  # names the file that ssh reads instead of the user's and the machine's settings
 _SOCKET_PATH = 85  # bytes: ssh adds 17 while it makes one, the kernel allows 107
 
 
@@ -101,7 +100,7 @@ def options(access: Access) -> list[str]:
 
     It never asks, trusts known host keys only, and detects a dead host in 15 s.
     """
-    return [*_own_settings(), *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
+    return [*launcher().ssh_settings, *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
 
 
 def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
@@ -109,23 +108,12 @@ def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
     asks = {name: value for name, value in _QUIET.items() if name != "BatchMode"}
     agent = {"ForwardAgent": "yes" if forward_agent else "no"}
     given = _as_words({**asks, **_STRICT, **agent, **_of_access(way.access)})
-    return [*_own_settings(), *given, *proxy_options(way, for_a_person=True)]
+    return [*launcher().ssh_settings, *given, *proxy_options(way, for_a_person=True)]
 
 
 def options_on_hosts() -> list[str]:
     """Return the options for an ssh from one host to another: the hosts' own settings apply, and it never asks."""
-    return [*_own_settings(), *_as_words({**_ONE_COMMAND, **_QUIET})]
-
-
-def are_pods() -> bool:
-    """Return True if the hosts are pods of one job on Kubernetes, and this is its launcher."""
-    return bool(os.environ.get(CONFIG_VARIABLE))
-
-
-def _own_settings() -> list[str]:
-    """Return the option that names a pod's settings, with the ports and keys of its job. Return none elsewhere."""
-    file = os.environ.get(CONFIG_VARIABLE)
-    return ["-F", file] if file else []
+    return [*launcher().ssh_settings, *_as_words({**_ONE_COMMAND, **_QUIET})]
 
 
 def _as_words(given: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,8 @@ from invoke import Context, Exit
 from cluster.inventory import load_cluster
 from cluster.terminal import print_json
 from dlami.tasks.command import HOSTS_HELP, command, rest
-from dlami.tasks.starting import TrainOptions, on_master, train
+from dlami.tasks.start_options import TrainOptions
+from dlami.tasks.starting import on_master, train
 
 DRY_RUN_HELP = "only say what would be done, or what is wrong with it"
 

@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING
 from invoke import Context, Exit
 
 from cluster.errors import ConfigError, NothingToDo
+from cluster.jobs.terms import number_of_ranks
 from cluster.terminal import counted, print_json
 from dlami.tasks.command import command, option, rest
 from dlami.tasks.running import ProgramOptions, code_to_take
-from dlami.tasks.starting import (
-    LEAST_HANG_S,
-    PYTORCH,
-    ProfileOptions,
-    TermOptions,
-    number_of_ranks,
-    seconds,
-    trainer_help,
-    warn_of_secrets,
-)
+from dlami.tasks.start_options import ProfileOptions, TermOptions
+from dlami.tasks.starting import PYTORCH, trainer_help, warn_of_secrets
 
 if TYPE_CHECKING:
     from cluster.code.snapshot import Snapshot
+    from cluster.jobs.program import Program
     from eks.cluster import EksCluster
     from eks.job_spec import Order
 
@@ -102,18 +96,18 @@ def eks_train_run(c: Context, given: EksRunOptions) -> None:
     """Run your own program on Kubernetes, a rank per slot: inv eks.train.run [--per node] -- python train.py."""
     from cluster.jobs.program import Program
     from eks.cluster import load_eks
-    from eks.code import code_of
     from eks.outputs import with_type
 
     cluster, program = with_type(load_eks()), Program.of(rest(), given.per)
-    order = _order(cluster, given, given.name or program.default_name, program.words)
+    order = _order(cluster, given, given.name or program.default_name, program)
     snapshot = code_to_take(given)
-    order = dataclasses.replace(
-        order,
-        per=program.per,
-        code=code_of(snapshot) if snapshot else None,
+    spec = dataclasses.replace(
+        order.spec,
+        code=snapshot.digest if snapshot else "",
+        below=snapshot.below if snapshot else "",
         workdir="" if snapshot else str(Path.cwd()),
     )
+    order = dataclasses.replace(order, spec=spec)
     _start(cluster, order, given, 1 if given.per == "once" else _nodes(cluster, given), snapshot)
 
 
@@ -208,6 +202,7 @@ def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> 
 
     python: its own interpreter; "" for the image's.
     """
+    from cluster.jobs.program import Program
     from eks.cluster import load_eks
     from eks.outputs import with_type
 
@@ -217,40 +212,40 @@ def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> 
     if not given.resume:
         check_data(module, arguments)
     cluster = with_type(load_eks())
-    order = dataclasses.replace(_order(cluster, given, name, arguments), module=module, python=python)
-    _start(cluster, order, given, _nodes(cluster, given))
+    program = Program(trainer=module, words=tuple(arguments), python=python)
+    _start(cluster, _order(cluster, given, name, program), given, _nodes(cluster, given))
 
 
-def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, words: "list[str] | tuple[str, ...]") -> "Order":
+def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, program: "Program") -> "Order":
     """What was typed, as the launcher gets it. Raises ConfigError."""
     import secrets
 
     from cluster.jobs.record import check_id, check_name
+    from cluster.jobs.spec import JobSpec
     from cluster.ssh.limits import check_environment
     from eks.job_spec import Order, new_id
 
-    warn_of_secrets(words)
+    warn_of_secrets(program.words)
     if given.from_scratch and not given.resume:
         raise ConfigError("--from-scratch goes with --resume ID: a new job has no checkpoint")
     if given.begin_from and given.resume:
         raise ConfigError("--begin-from is for a new job, --resume goes on with an old one: give one of them")
-    terms, np = given.terms, number_of_ranks(given.np)
-    terms.check(np or _nodes(cluster, given) * cluster.slots)
+    spec = JobSpec(
+        name=check_name(name),
+        program=program,
+        np=number_of_ranks(given.np),
+        profile=given.profile or None,
+        environment=check_environment(given.env or []),
+        begins_from=check_id(given.begin_from) if given.begin_from else "",
+        unchecked=given.unchecked,
+        **given.terms,
+    )
+    spec.check(spec.np or _nodes(cluster, given) * cluster.slots)
     return Order(
         job=check_id(given.resume) if given.resume else new_id(check_name(name)),
         submission=secrets.token_hex(4),
-        name=check_name(name),
-        words=tuple(words),
-        np=np,
-        profile=given.profile or None,
-        environment=check_environment(given.env or []),
-        heal=terms.heal,
-        min_np=terms.min_np,
-        attempts_per_hour=terms.attempts_per_hour,
-        hang_after=seconds(given.hang_after, "--hang-after", LEAST_HANG_S),
-        begins_from=check_id(given.begin_from) if given.begin_from else "",
+        spec=spec,
         from_scratch=given.from_scratch,
-        unchecked=given.unchecked,
         skip_unfit=given.skip_unfit,
         shared=cluster.shared,
         notify=cluster.file.notify,
@@ -295,8 +290,8 @@ def _start(
     jobs.start(job, secrets)
     folder = f"{cluster.shared}/jobs/{order.job}"
     if not given.resume:
-        below = order.code.below if order.code else ""
-        print(f"working directory: {order.workdir or Path(folder, 'code', below)}", file=sys.stderr)
+        where = order.spec.workdir or Path(folder, "code", order.spec.below)
+        print(f"working directory: {where}", file=sys.stderr)
     print(f"job {order.job}: {counted(nodes, 'node')} in namespace {space}, in {folder}", file=sys.stderr)
     if given.detach:
         return

@@ -3,27 +3,17 @@
 import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from invoke import Context, Exit
 
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
+from cluster.jobs.terms import duration_s, number_of_ranks
 from cluster.terminal import agreed, counted, print_json
 from dlami.tasks.command import REQUIRED, command, option
-from dlami.tasks.starting import (
-    LEAST_HANG_S,
-    StartOptions,
-    ago,
-    looked_at,
-    number_of_ranks,
-    opened_jobs,
-    seconds,
-    start,
-)
-
-if TYPE_CHECKING:
-    from cluster.jobs.training import HealingTerms
+from dlami.tasks.start_options import StartOptions
+from dlami.tasks.starting import looked_at, opened_jobs, start
 
 _DAMAGED = 10  # records that are named: one user may have made thousands
 _JOB_HELP = {"job": "its id, a part of it, or last: the one that you submitted or resumed last"}
@@ -95,7 +85,7 @@ def jobs_logs(
     from cluster.jobs.log_filter import Choice
     from cluster.terminal import pass_on, pass_on_raw
 
-    choice, since_s = Choice(grep=grep, errors=errors), ago(since, "--since")
+    choice, since_s = Choice(grep=grep, errors=errors), duration_s(since, "--since")
     choice.check()
     with opened_jobs() as jobs:
         code = jobs.logs(
@@ -167,36 +157,36 @@ class ResumeOptions(StartOptions):
     heal: bool = option(False, "it goes on by itself from now on, though it was started with --no-heal")
     from_scratch: bool = option(False, "no checkpoint can be read: this attempt begins at step 0 and keeps them aside")
 
-    def terms_after(self, before: "HealingTerms") -> "HealingTerms":
-        """The job's own terms with what was typed in the place of them. Raises ConfigError."""
+    @property
+    def terms(self) -> dict[str, Any]:
+        """Return the terms that were typed, as fields of the job's specification. Raises ConfigError."""
         if self.heal and self.no_heal:
             raise ConfigError("--heal and --no-heal say the opposite of each other: leave one out")
-        return super().terms_after(dataclasses.replace(before, heal=before.heal or self.heal))
+        return {**super().terms, **({"heal": True} if self.heal else {})}
 
 
 @command(name="resume", positional=["job"])
 def jobs_resume(c: Context, given: ResumeOptions) -> None:
     """Start a job's next attempt from its newest checkpoint, on today's hosts; what is not typed is as before."""
+    from cluster.jobs.client.resume import from_scratch, next_attempt, with_python
     from cluster.jobs.state import JobState
-    from cluster.jobs.training import HealingTerms, from_scratch, next_attempt, with_python
 
-    ranks, hang_after = number_of_ranks(given.np), seconds(given.hang_after, "--hang-after", LEAST_HANG_S)
+    ranks, typed = number_of_ranks(given.np), {**given.terms, "unchecked": given.unchecked}
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
         # First of all: a plan runs words of the record.
         jobs, before = jobs.to_change(given.job, "resume", yes=given.yes)
-        terms = given.terms_after(HealingTerms.of(before.job))
-        training = next_attempt(before, cluster, given.hosts or None, ranks, terms, hang_after)
-        training = with_python(training, given.python) if given.python else training
-        training = from_scratch(training, before.status.attempt + 1) if given.from_scratch else training
+        spec = next_attempt(before, cluster, given.hosts or None, ranks, typed)
+        spec = with_python(spec, given.python) if given.python else spec
+        spec = from_scratch(spec, before.status.attempt + 1) if given.from_scratch else spec
         if (
             before.state is JobState.SUCCEEDED
             and not (given.yes or given.dry_run)
             and not agreed(f"{before.id} has succeeded; go on with it all the same")
         ):
             return
-        training = looked_at(cluster, training, given, may_shrink=not ranks)
-        start(cluster, jobs, training, before, given)
+        spec = looked_at(cluster, spec, given, may_shrink=not ranks)
+        start(cluster, jobs, spec, before, given)
 
 
 @command(

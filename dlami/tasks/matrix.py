@@ -15,7 +15,8 @@ from cluster.inventory import Cluster, load_cluster
 from cluster.terminal import print_json
 from dlami.tasks.command import HOSTS_HELP, command
 from dlami.tasks.running import RunOptions, code_to_take, program_asked_for
-from dlami.tasks.starting import TrainOptions, asked_for, delivered, opened_jobs, prepared
+from dlami.tasks.start_options import TrainOptions
+from dlami.tasks.starting import asked_for, delivered, opened_jobs, prepared
 from dlami.tasks.training import TorchOptions
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _planned(
     """The cell's job, its flags checked; it waits in the queue for hosts. Raises ConfigError that names the cell."""
     from cluster import hostset
     from cluster.jobs.client.client import queued
-    from cluster.jobs.program import Trainer
+    from cluster.jobs.program import Program
 
     name = f"{matrix.name}-{cell.number}"
     typed: Mapping[str, Any] = {
@@ -142,15 +143,14 @@ def _planned(
         if cell.trainer:
             module = f"trainer.{cell.trainer.replace('-', '_')}"
             python = (matrix.python or TorchOptions().python) if cell.trainer == "resnet50-torch" else ""
-            what = Trainer(module=module, arguments=cell.words, python=python)
-            training = dataclasses.replace(
-                asked_for(TrainOptions(**typed), name, what),
-                hosts=hostset.select(cluster.hosts, hosts or None, to_train=True),
-            )
-        else:
-            options = RunOptions(**{**typed, **cell.packages}, per=cell.per, name=name)
-            training = prepared(cluster, program_asked_for(cluster, cell.words, options, snapshot), options, folder)
-        return queued(jobs.plan(training), training, unchecked=False)
+            program = Program(trainer=module, words=cell.words, python=python)
+            chosen = hostset.select(cluster.hosts, hosts or None, to_train=True)
+            spec = dataclasses.replace(asked_for(TrainOptions(**typed), name, program), hosts=chosen)
+            return queued(jobs.plan(spec))
+        options = RunOptions(**{**typed, **cell.packages}, per=cell.per, name=name)
+        asked = program_asked_for(cluster, cell.words, options, snapshot)
+        spec, interpreter = prepared(cluster, asked, options, folder)
+        return queued(jobs.plan(spec, interpreter=interpreter))
     except ConfigError as e:
         raise ConfigError(f"cell {cell.number}, {cell}: {e}\nnothing was started") from e
 

@@ -12,12 +12,13 @@ from invoke import Context
 from cluster.errors import ConfigError
 from cluster.inventory import Cluster, load_cluster
 from dlami.tasks.command import command, option, rest
-from dlami.tasks.starting import TrainOptions, asked_for, start_on_fit_hosts, warn_of_secrets
+from dlami.tasks.start_options import TrainOptions
+from dlami.tasks.starting import asked_for, start_on_fit_hosts, warn_of_secrets
 
 if TYPE_CHECKING:
     from cluster.code.snapshot import Snapshot
     from cluster.hosts import Host
-    from cluster.jobs.training import Training
+    from cluster.jobs.spec import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def code_to_take(given: ProgramOptions) -> "Snapshot | None":
 
 def program_asked_for(
     cluster: Cluster, words: Sequence[str], given: RunOptions, snapshot: "Snapshot | None"
-) -> "Training":
+) -> "JobSpec":
     """The program as it is to run, in its code as it is here, or in a folder of this name. Raises ConfigError."""
     from cluster.jobs.program import Program
     from cluster.packages.interpreter import wanted_by
@@ -80,15 +81,15 @@ def program_asked_for(
     program = Program.of(words, given.per)
     warn_of_secrets(words)
     packages = wanted_by(given.requirements, given.venv, given.conda, given.container, tuple(given.bind or ()))
+    if packages:
+        recipe_of(packages)  # raises for a file that cannot be read, before any host is asked
     return dataclasses.replace(
         asked_for(given, given.name or program.default_name, program),
         hosts=seats_for(cluster, given.per, given.hosts),
-        slots={h.address: h.slots for h in cluster.hosts},
         workdir="" if snapshot else str(Path.cwd()),
         code=snapshot.digest if snapshot else "",
         below=snapshot.below if snapshot else "",
         packages=packages,
-        recipe=recipe_of(packages) if packages else None,
     )
 
 

@@ -1,22 +1,20 @@
 """Tasks that train, measure and draw, and that use what was trained."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from invoke import Context
+from invoke import Context, Exit
 
 from cluster.errors import ConfigError
-from cluster.inventory import load_cluster
+from cluster.inventory import Cluster, load_cluster
+from cluster.jobs.terms import number_of_ranks
+from cluster.terminal import pass_on, pass_on_to_stderr
 from dlami.tasks.command import HOSTS_HELP, command, option, rest
-from dlami.tasks.starting import (
-    PYTORCH,
-    TrainOptions,
-    number_of_ranks,
-    on_master,
-    opened_jobs,
-    train,
-    train_for_scaling,
-)
+from dlami.tasks.start_options import TrainOptions
+from dlami.tasks.starting import PYTORCH, on_free, on_master, opened_jobs, train
+
+if TYPE_CHECKING:
+    from cluster.jobs.client.client import Jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +87,39 @@ def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "", js
         raise ConfigError("give --np 1,2,4 to train with each number of ranks, or --job ID for each that has ended")
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        ids = [*(job or []), *(train_for_scaling(jobs, cluster, hosts, n, as_json=json) for n in ranks if n)]
+        ids = [*(job or []), *(_train_for_scaling(jobs, cluster, hosts, n, as_json=json) for n in ranks if n)]
         folders = [jobs.show(which).folder for which in ids]
     on_master(cluster, "trainer.scaling", [*folders, *(["--json"] if json else [])])
+
+
+def _train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:
+    """Train on this many ranks to the end. Return the job's id.
+
+    as_json: stdout is for the answer, so the training prints to stderr.
+    """
+    from cluster import hostset
+    from cluster.jobs.program import Program
+    from cluster.jobs.spec import JobSpec
+    from cluster.jobs.state import JobState
+
+    spec = JobSpec(
+        name=f"scaling-{np}",
+        heal=False,  # what was interrupted measures nothing
+        program=Program(trainer="trainer.resnet50", words=tuple(rest())),
+        np=np,
+        exclusive=True,  # nobody else is measured
+        hosts=hostset.select(cluster.hosts, hosts or None, to_train=True),
+    )
+    job = jobs.plan(on_free(cluster, jobs, spec))
+    jobs.submit(job)
+    code = jobs.logs(job.id, follow=True, on_output=pass_on_to_stderr if as_json else pass_on)
+    if code or jobs.show(job.id).state is not JobState.SUCCEEDED:  # Ctrl-C ends the following only
+        raise Exit(
+            f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "
+            f"inv train.scaling --job {job.id} --job OTHER",
+            code=code or 130,
+        )
+    return job.id
 
 
 @command(name="export")

@@ -1,7 +1,6 @@
 """An operator's whole story on the fake AWS and real lab hosts, by the tasks alone: create, train, lose a node
 that the job itself has replaced, grow, delete."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from cluster.ssh.fanout import Reach
 from dlami.fake_aws import cluster_values
 from lab import lab as labs
 from lab.aws.driver import LabDriver
+from tests.cluster.flat_jobs import changed
 from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import wait_for
 
@@ -102,7 +102,7 @@ def _healed_by_replacement(driver: LabDriver, folder: Path, before: list[str]) -
         jobs = Jobs(reach, cluster)
         job = a_job(reach, cluster, cluster.hosts[:2], FIRST_ONLY)
         terms = {"heal": True, "whole_np": job.np, "whole_hosts": job.hosts, "stack": cluster.stack}
-        started(jobs, reach, dataclasses.replace(job, **terms))
+        started(jobs, reach, changed(job, **terms))
         dead = cluster.hosts[1]
         host = next(h for h in driver.hosts.values() if h.address == dead.address)
         labs.crash(driver.lab, host)  # and nobody tells EC2

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from cluster.hosts import Host
 from cluster.jobs.process import ProcessId
-from cluster.jobs.record import Job, JobPaths, now
+from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.status import read_status
+from tests.cluster.flat_jobs import job_of
 from tests.conftest import PATIENCE_S, wait_for
 
 HERE = Host(rank=0, address="localhost", slots=1)
@@ -25,12 +26,9 @@ def a_job(script: str, job_id: str, **changes: object) -> Job:
         "np": 1,
         "hosts": (HERE,),
         "profile": "tcp",
-        "environment": {},
-        "versions": {},
         "revision": "none",
-        "created": now(),
     }
-    return Job(**{**fields, **changes})
+    return job_of(**{**fields, **changes})
 
 
 def ended(paths: JobPaths) -> None:

@@ -3,11 +3,12 @@
 from typing import Any
 
 from cluster.inventory import Cluster
-from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
+from cluster.jobs.record import JobPaths, jobs_folder, new_id
 from cluster.launch.facts import survey
 from cluster.launch.mpirun import JobTags, command_line, plan_launch
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged_processes import list_script
+from tests.cluster.flat_jobs import job_of
 from tests.conftest import wait_for
 
 ENDLESS = ("sleep", "4321")
@@ -28,10 +29,8 @@ def a_job(reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mp
         output=str(paths.rank_logs(1)),
         job=JobTags(id=job_id, folder=str(paths.folder)),
     )
-    return Job(
-        id=job_id, name="small", command=tuple(command), mpirun=tuple(mpirun or words), np=launch.np,
-        hosts=launch.hosts, profile="tcp", environment={}, versions={}, revision="none", created=now(),
-    )  # fmt: skip
+    ran = tuple(mpirun or words)
+    return job_of(id=job_id, command=tuple(command), mpirun=ran, np=launch.np, hosts=launch.hosts, revision="none")
 
 
 def started(jobs: Any, reach: Reach, job: Any) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from cluster.files import write_json
 from cluster.hosts import Host
-from cluster.jobs.record import Job, JobPaths, Status, write_job
+from cluster.jobs.record import JobPaths, Status, write_job
 from cluster.jobs.state import JobState
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.history import AttemptRecord, History
+from tests.cluster.flat_jobs import job_of
 
 BEGAN = 1_760_000_000.0
 STEP_S = 0.5
@@ -31,7 +32,7 @@ def made_job(
     paths.console(attempts).parent.mkdir(parents=True)
     paths.checkpoints.mkdir()
     hosts = (Host(rank=0, address="10.0.1.10", slots=2), Host(rank=1, address="10.0.1.11", slots=2))
-    job = Job(
+    job = job_of(
         **{
             "id": name,
             "name": "resnet50",

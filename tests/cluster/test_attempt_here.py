@@ -166,7 +166,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         limit_s = staticmethod(lambda: 100.0)
         progress = staticmethod(lambda: 0)
 
-    monkeypatch.setattr(attempts, "Launcher", Mpirun)
+    monkeypatch.setattr(attempts, "Mpirun", Mpirun)
     monkeypatch.setattr(attempts, "Presence", Presence)
     monkeypatch.setattr(attempts, "RankWatch", Ranks)
     monkeypatch.setattr(attempts, "trouble_here", lambda *_: made.trouble_here)

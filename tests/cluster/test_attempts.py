@@ -27,6 +27,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.supervisor import local_cleanup as copies_here
 from cluster.ssh.onhost import shared_tree
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import copy_sources, open_folder, python_of_all
@@ -209,7 +210,7 @@ def test_a_job_that_is_removed_takes_its_copies_along(folder: Any, job_id: Any, 
     job = a_job("exit 0", job_id, environment={"DLAMI_LOCAL_DISK": str(disk)})
     paths = submit(folder, job)
     ended(paths)
-    tags = {"DLAMI_JOB": job_id, "DLAMI_ATTEMPT": "1", "DLAMI_JOB_FOLDER": str(paths.folder), **job.environment}
+    tags = {"DLAMI_JOB": job_id, "DLAMI_ATTEMPT": "1", "DLAMI_JOB_FOLDER": str(paths.folder), **job.spec.environment}
     disk.mkdir()
     copies = local_folder(tags)
     assert copies and (DISK, DISKS) == (copies_here.DISK, copies_here.DISKS)
@@ -281,6 +282,6 @@ def _two_users(python: str, sources: Path, shared: Path, job_id: str) -> None:
     for words in (("stop", mine.id), ("remove", mine.id)):
         refused = jobs(other, *words)
         assert (2, True) == (refused.returncode, "'s job: only" in refused.stderr), refused.stderr
-    again = jobs(other, "submit", job=dataclasses.replace(mine, attempt=2))
+    again = jobs(other, "submit", job=changed(mine, attempt=2))
     assert (2, True) == (again.returncode, "can resume it" in again.stderr)
     assert 0 == jobs(one, "remove", mine.id).returncode

@@ -1,7 +1,6 @@
 """A host taken for one job by a socket of the kernel's: here, without a lab, each test with a name of its own."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, _refuse_taken, claim_h
 from cluster.jobs.cleanup import let_go, sweep
 from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import NOBODY, copy_sources, open_folder, python_of_all
@@ -344,7 +344,7 @@ def test_a_claim_goes_with_its_job_s_processes(name: str, tmp_path: Path) -> Non
     assert f"DLAMI_JOB={job.id}".encode() in environment
     assert {"/dev/null"} == {str(Path(f"/proc/{holder.pid}/fd/{fd}").readlink()) for fd in range(3)}
     with pytest.raises(HostsTaken, match=f"hosts taken by {job.id}"):
-        claim_hosts(dataclasses.replace(job, id=job.id + "b"), tmp_path)
+        claim_hosts(changed(job, id=job.id + "b"), tmp_path)
     assert holder.pid == holder_of(name).pid, "who is refused ends nothing of the other's"
     give_back(job)
     assert onhost._ask(name, "who") is None
@@ -353,7 +353,7 @@ def test_a_claim_goes_with_its_job_s_processes(name: str, tmp_path: Path) -> Non
 def test_what_a_job_has_stays_its_own_while_it_prepares_another_attempt(name: str, tmp_path: Path) -> None:
     """Its processes end without its claim, and it keeps the host though another one cannot be had."""
     job = a_job("exit 0", f"claimed-{os.getpid()}", hosts=(HERE, Host(rank=1, address="nowhere.invalid", slots=1)))
-    here = dataclasses.replace(job, hosts=(HERE,))
+    here = changed(job, hosts=(HERE,))
     claim_hosts(here, tmp_path / job.id)
     holder = holder_of(name)
     with begun(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:

@@ -1,6 +1,5 @@
 """Hangs on real hosts: the rank that the others wait for is named with its line, and the job goes on after it."""
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from cluster.jobs.state import JobState
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.fanout import Reach
 from lab.record import Lab
+from tests.cluster.flat_jobs import changed
 from tests.cluster.lab_jobs import a_job
 from tests.conftest import wait_for
 
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(self, lab: Lab, jobs: Any, reach: Reach, job: Any) -> None:
         terms = {"heal": True, "whole_np": job.np, "whole_hosts": job.hosts, "min_np": 2, "hang_after": HANG_AFTER_S}
-        self.jobs, self.reach, self.job = jobs, reach, dataclasses.replace(job, **terms)
+        self.jobs, self.reach, self.job = jobs, reach, changed(job, **terms)
         self.folder = lab.shared / "jobs" / job.id
         jobs.submit(self.job)
 
@@ -132,6 +132,6 @@ def test_hangs_are_named_and_healed_and_what_only_looks_like_one_is_borne(
 
 def with_path(job: Any) -> Any:
     """The job with the trainers' code where a program outside of it finds it, in each of its attempts."""
-    at = job.mpirun.index("-x")
-    mpirun = (*job.mpirun[:at], "-x", "PYTHONPATH=.", *job.mpirun[at:])
-    return dataclasses.replace(job, mpirun=mpirun, environment={"PYTHONPATH": "."})
+    at = job.plan.mpirun.index("-x")
+    mpirun = (*job.plan.mpirun[:at], "-x", "PYTHONPATH=.", *job.plan.mpirun[at:])
+    return changed(job, mpirun=mpirun, environment={"PYTHONPATH": "."})

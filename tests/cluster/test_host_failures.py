@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.record import Job
 from cluster.jobs.supervisor.admission import remember_end
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.host_failures import (
@@ -34,6 +33,7 @@ from cluster.recovery.host_failures import (
     spared,
 )
 from cluster.ssh.onhost import trusted_files
+from tests.cluster.flat_jobs import job_of
 from tests.conftest import Inv
 
 NOW = 2_000_000_000.0
@@ -126,10 +126,7 @@ def test_what_the_end_of_an_attempt_says_of_its_hosts(
     tmp_path: Path, hosts: list[str], what: Ending, failed: list[str]
 ) -> None:
     """A lost host is kept once, unless most are silent; no ending that is not the host's own counts."""
-    job = Job(
-        id="small", name="small", command=(), mpirun=(), np=1, profile="tcp", environment={}, versions={},
-        revision="", created="", hosts=tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate(hosts)),
-    )  # fmt: skip
+    job = job_of(id="small", hosts=tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate(hosts)))
     for _ in range(2):
         remember_end(tmp_path, job, what, "it was lost", {"gone1.invalid"})
     assert failed == [e.host for e in read_memory(tmp_path).entries]

@@ -24,6 +24,7 @@ from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
 from cluster.ssh.fanout import Reach
 from dlami.tasks.running import seats_for
 from lab.record import Lab
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import HERE, a_job
 from tests.cluster.mpirun_words import facts_of
 from tests.conftest import Inv, operator_of
@@ -125,7 +126,7 @@ def test_a_master_that_does_not_reach_itself_keeps_no_attempt_from_its_hosts(tmp
         planned_on_master(job, lacks, (HERE,), 1, 3)
     assert ["localhost"] == list(unfit.value.why)
     assert f"localhost: {tmp_path / 'gone'} " in str(unfit.value)
-    assert 1 == planned_on_master(dataclasses.replace(job, is_shared=False), lacks, (HERE,), 1, 3).np
+    assert 1 == planned_on_master(changed(job, is_shared=False), lacks, (HERE,), 1, 3).np
 
 
 def test_it_is_not_unfit_for_what_only_ranks_need() -> None:

@@ -26,6 +26,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import process
 from cluster.jobs.client import job_table, show
 from cluster.jobs.client.client import Jobs, Listing
+from cluster.jobs.client.resume import next_attempt
 from cluster.jobs.ended_jobs import EndedJobs
 from cluster.jobs.lock import locked, make_folder
 from cluster.jobs.master.follow import ending, lines, unseen_checkpoints
@@ -46,11 +47,11 @@ from cluster.jobs.records import find, next_sequence, read_all, read_going, reme
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.supervisor.lease_holder import Holder
-from cluster.jobs.training import next_attempt
 from cluster.kill.kill import KnownJobs
 from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.history import AttemptRecord, History
 from cluster.ssh.fanout import Reach
+from cluster.typed import from_json
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.cluster.records import on_record
 
@@ -93,10 +94,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (whole, status) == (read_job(paths), read_status(paths))
 
     raw = json.loads(paths.job.read_text())
-    for name in ("attempt", "sequence", "steps", "of_the_future"):
-        del raw[name]
+    for of, name in ((raw["plan"], "attempt"), (raw["plan"], "steps"), (raw, "sequence"), (raw, "of_the_future")):
+        del of[name]
     write_json(paths.job, raw)
-    assert (1, 0, None) == (read_job(paths).attempt, read_job(paths).sequence, read_job(paths).steps)
+    assert (1, 0, None) == (read_job(paths).attempt, read_job(paths).sequence, read_job(paths).plan.steps)
 
 
 def test_the_environment_is_read_by_its_user_alone(tmp_path: Path) -> None:
@@ -501,7 +502,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     quiet = dataclasses.replace(one, progress=dataclasses.replace(progress, quiet_s=300.0))
     assert "no step for 5m" in job_table.table([quiet], everything=False)
     assert "step 50 of 101, epoch 1.2, 80.0 images/s, 1h02m left, top1 71.5%" in show.one(one)
-    assert one == JobView.from_json(json.loads(json.dumps(one.to_json())))
+    assert one == from_json(JobView, json.loads(json.dumps(dataclasses.asdict(one))))
     warned = dataclasses.replace(one, status=dataclasses.replace(status, warnings=("orted is stopped",)))
     assert job_table.table([warned], everything=False).endswith("localhost   warning: orted is stopped")
     assert "\n  warning      orted is stopped" in show.one(warned)
@@ -574,7 +575,7 @@ def read_everything(folder: Any) -> None:
     assert 1 == len(records.jobs) + len(records.damaged)
     try:
         seen = view(find(folder, "x"))
-        again = JobView.from_json(json.loads(json.dumps(seen.to_json())))
+        again = from_json(JobView, json.loads(json.dumps(dataclasses.asdict(seen))))
         job_table.table([again], everything=True)
         show.one(again)
         show.how_it_was_left(again)

@@ -30,7 +30,9 @@ from cluster.report.compare import compared, differences_text, record, require_d
 from cluster.report.heat import COLOURS, picture
 from cluster.report.page import MOST_BYTES, page
 from cluster.report.settings import settings
+from cluster.typed import from_json
 from tests.cluster.browser import browser
+from tests.cluster.flat_jobs import changed
 from tests.cluster.made_job import PNG, SLOW_RANK, made_job, write_metrics
 
 HOSTILE = """</script></style></pre><script>alert(1)</script><img src=https://e.vil/x onerror=alert(1)>"' &amp; \u202e\x1b[31m"""
@@ -171,7 +173,7 @@ def test_a_hundred_thousand_steps_fit_on_a_page(tmp_path: Path) -> None:
     with paths.console(10).open("a") as console:
         console.write(("y" * 10_000_000 + "\n") * 2 + "the end\n")
     found = read_facts(paths)
-    made = page(JobFacts.from_json(json.loads(json.dumps(found.to_json()))))
+    made = page(from_json(JobFacts, json.loads(json.dumps(dataclasses.asdict(found)))))
 
     assert len(made.encode()) <= MOST_BYTES
     assert all(len(c.buckets) <= MOST_BUCKETS for c in found.measured.curves)
@@ -196,7 +198,7 @@ def hostile(paths: JobPaths) -> JobFacts:
     )
     view = dataclasses.replace(
         found.view,
-        job=dataclasses.replace(
+        job=changed(
             job, command=(HOSTILE, f"--{HOSTILE}", "x"), mpirun=("mpirun", HOSTILE), revision=HOSTILE,
             versions={HOSTILE: HOSTILE}, environment={HOSTILE: "…"}, profile=HOSTILE, created=HOSTILE,
         ),
@@ -334,7 +336,7 @@ def test_compare_tells_programs_by_their_own_code(tmp_path: Path) -> None:
 
     codes = ("aaaaaaaaaaaa, content 000000000000", "bbbbbbbbbbbb+changes, content 111111111111")
     assert {"code": codes} == dict(settings(found))
-    assert found[1] == JobFacts.from_json(json.loads(json.dumps(found[1].to_json())))
+    assert found[1] == from_json(JobFacts, json.loads(json.dumps(dataclasses.asdict(found[1]))))
     for text in (Read(page(found[1])).text, show.one(found[1].view)):
         assert codes[1] in text
         assert "dlami-cluster unknown" in text

@@ -19,7 +19,7 @@ from cluster.jobs import __main__ as verbs
 from cluster.jobs import cost, plan, status
 from cluster.jobs.claim import HostsTaken
 from cluster.jobs.cleanup import Swept
-from cluster.jobs.client import client
+from cluster.jobs.client import on_master
 from cluster.jobs.cost import Bill, Paid
 from cluster.jobs.master import stop
 from cluster.jobs.plan import HostsUnfit
@@ -28,7 +28,7 @@ from cluster.jobs.record import JobPaths, Status, read_job, write_job
 from cluster.jobs.record_lease import take_lease
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor import launcher, recovery
-from cluster.jobs.supervisor.launcher import Launcher
+from cluster.jobs.supervisor.launcher import Mpirun
 from cluster.jobs.supervisor.recovery import Healing, NotHealed
 from cluster.recovery.placement import Chosen, Unfit
 from cluster.recovery.policy import Again
@@ -68,17 +68,17 @@ def answered(paths: JobPaths, capfdbinary: Any, *words: str) -> tuple[int, Any, 
 def test_each_verb_about_jobs_has_an_answer(paths: JobPaths, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job, all of them, its curves, its page's facts; a bill where there is one."""
     code, said, _ = answered(paths, capfdbinary, "show", "j")
-    assert (0, "j", "failed") == (code, said["id"], said["state"])
+    assert (0, "j", "failed") == (code, said["job"]["id"], said["status"]["state"])
     code, said, _ = answered(paths, capfdbinary, "list")
     assert (0, ["j"], [], [], []) == (
         code,
-        [one["id"] for one in said["jobs"]],
+        [one["job"]["id"] for one in said["jobs"]],
         said["damaged"],
         said["holders"],
         said["unsure_ids"],
     )
     code, said, _ = answered(paths, capfdbinary, "curves", "j")
-    assert (0, "j", None) == (code, said["view"]["id"], said["measured"]["ranks"])
+    assert (0, "j", None) == (code, said["view"]["job"]["id"], said["measured"]["ranks"])
     code, said, _ = answered(paths, capfdbinary, "facts", "j", "j")
     assert (0, 2) == (code, len(said))
     assert (0, [], "") == answered(paths, capfdbinary, "heal", "--dry-run")
@@ -267,12 +267,16 @@ def test_a_job_is_stopped_unseen_where_it_is_the_only_one_that_is_meant(
             ClusterError,
             r"^the master \(10.0.0.0\) could not do it: no python$",
         ),
-        ({"exit_code": None, "failure": Failure(reason=Reason.REFUSED)}, client.ConnectionBroken, "could not do it: "),
+        (
+            {"exit_code": None, "failure": Failure(reason=Reason.REFUSED)},
+            on_master.ConnectionBroken,
+            "could not do it: ",
+        ),
     ],
 )
 def test_what_the_master_complains_of_is_raised_as_what_it_is(said: Any, kind: Any, says: str) -> None:
     """Its own sentence; who says it, where it is none."""
-    error = client._error(Result(host=A, seconds=1.0, **said))
+    error = on_master.error_of(Result(host=A, seconds=1.0, **said))
     assert kind is type(error)
     with pytest.raises(kind, match=says):
         raise error
@@ -307,8 +311,8 @@ def test_an_attempt_is_planned_on_hosts_that_are_fit(
     job = a_job("", "j", command=("python", "t.py"), starter=C.address, is_shared=is_shared)
     if why is None:
         planned = plan.planned_on_master(job, JobPaths(Path("/s/jobs/j")), (A, B), 2, 5)
-        assert (5, 2, (A, B), "tcp") == (planned.attempt, planned.np, planned.hosts, planned.profile)
-        assert ("/s/jobs/j/code", "python", "t.py") == planned.mpirun
+        assert (5, 2, (A, B), "tcp") == (planned.attempt, planned.np, planned.hosts, planned.plan.profile)
+        assert ("/s/jobs/j/code", "python", "t.py") == planned.plan.mpirun
     else:
         with pytest.raises(HostsUnfit) as unfit:
             plan.planned_on_master(job, JobPaths(Path("/s/jobs/j")), (A, B), 2, 5)
@@ -319,7 +323,7 @@ def test_an_attempt_is_planned_on_hosts_that_are_fit(
 def test_a_rank_that_is_stopped_is_not_waited_for(stuck: bool, lasts_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that may save have thirty seconds; it is ended after them, more and more firmly."""
     clock, sent = [0.0], list[int]()
-    made = object.__new__(Launcher)
+    made = object.__new__(Mpirun)
     made._job = a_job("", "j")
     process: Any = SimpleNamespace(pid=os.getpid(), send_signal=sent.append)
 
@@ -368,7 +372,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
     monkeypatch.setattr(
         recovery,
         "planned_on_master",
-        lambda job, paths, hosts, np, attempt: dataclasses.replace(job, hosts=hosts, np=np, attempt=attempt),
+        lambda job, paths, hosts, np, attempt: job.planned(hosts=hosts, np=np, attempt=attempt),
     )
     monkeypatch.setattr(recovery, "claim_hosts", lambda job, *_, **__: job)
     monkeypatch.setattr(recovery, "let_go", let_go)

@@ -16,7 +16,7 @@ from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.jobs.supervisor.console_times import ConsoleTimes, position_at
-from dlami.tasks.starting import ago
+from cluster.jobs.terms import duration_s
 from tests.cluster.records import on_record
 
 SAID = """\
@@ -213,7 +213,7 @@ def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkey
 def test_what_is_no_time_is_refused(text: str) -> None:
     """With what one looks like."""
     with pytest.raises(ConfigError, match="expected a time as 90s, 10m, 2h or 1d"):
-        ago(text, "--since")
+        duration_s(text, "--since")
 
 
 def test_mpirun_s_own_verdicts_are_not_shown() -> None:

@@ -24,6 +24,7 @@ from cluster.jobs.status import read_status, write_status
 from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import a_job as a_job_here
 from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import Inv, wait_for
@@ -41,7 +42,7 @@ def jobs(reach: Reach, cluster: Cluster) -> Iterator[Jobs]:
 
 
 def that_heals(job: Job, **more: Any) -> Job:
-    return dataclasses.replace(job, heal=True, whole_np=job.np, whole_hosts=job.hosts, **more)
+    return changed(job, heal=True, whole_np=job.np, whole_hosts=job.hosts, **more)
 
 
 def test_lost_jobs_go_on_when_the_master_is_back(

@@ -8,12 +8,13 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
+from cluster.jobs.client.resume import from_scratch, next_attempt, with_python
 from cluster.jobs.plan import launched, write_hostfiles
-from cluster.jobs.program import Program, Trainer, seats
+from cluster.jobs.program import Program, seats
 from cluster.jobs.record import Job, JobPaths, JobView, Status
+from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor.launcher import newest_checkpoint
-from cluster.jobs.training import Training, from_scratch, next_attempt, with_python
 from cluster.launch.mpirun import plan_launch
 from tests.cluster.mpirun_words import exported, facts_of
 from tests.cluster.programs import CLUSTER, HOSTS, a_program
@@ -58,8 +59,8 @@ def test_what_is_no_program_is_refused(words: Any, per: str, said: str) -> None:
 def line(job: Job, **facts: Any) -> Any:
     """mpirun's words for it."""
     known = {h: facts_of(free_port=23456, **facts) for h in job.hosts}
-    launch = plan_launch(job.hosts, known, environment=job.environment)
-    return launched(job, launch, JobPaths(Path("/efs/jobs/x")), 3).mpirun
+    launch = plan_launch(job.hosts, known, environment=job.spec.environment)
+    return launched(job, launch, JobPaths(Path("/efs/jobs/x")), 3).plan.mpirun
 
 
 def test_the_line_of_a_program() -> None:
@@ -119,30 +120,28 @@ def test_a_program_that_is_resumed_is_the_same_on_today_s_hosts(per: str) -> Non
     status = Status(state=JobState.FAILED)
     again = next_attempt(JobView(job=job, status=status, folder="/f", owner="me", age_s=0.0), CLUSTER, None, None)
 
-    assert Program(words=("python", "t.py"), per=per) == again.what
-    assert ("abc", ("p",), {"A": "1"}, "/home/me/x") == (again.code, again.prefix, again.variables, again.workdir)
+    assert Program(words=("python", "t.py"), per=per) == again.program
+    assert ("abc", "/home/me/x") == (again.code, again.workdir)
     assert ({"gpu": 8}.get(per, 1), {"once": 1}.get(per, 2)) == (again.hosts[0].slots, len(again.hosts))
-    assert {h.address: 8 for h in HOSTS} == again.slots
 
 
 def test_one_attempt_alone_is_told_to_begin_anew() -> None:
     """By its number, so that a retry after it is not; a program of the user's own is refused."""
-    trainer = Training(name="t", what=Trainer(module="trainer.resnet50", arguments=("--x",)))
-    asked = from_scratch(trainer, 4).what
-    assert isinstance(asked, Trainer) and ("--x", "--from-scratch-attempt", "4") == asked.arguments
+    trainer = JobSpec(name="t", program=Program(trainer="trainer.resnet50", words=("--x",)))
+    assert ("--x", "--from-scratch-attempt", "4") == from_scratch(trainer, 4).program.words
     with pytest.raises(ConfigError, match="t reads its own checkpoints"):
-        from_scratch(Training(name="t", what=Program(words=("x",), per="gpu")), 4)
+        from_scratch(JobSpec(name="t", program=Program(words=("x",))), 4)
 
 
 def test_only_a_trainer_with_an_interpreter_of_its_own_takes_another() -> None:
     """As it was on the hosts when the job began, it may not be any more."""
-    torch = Training(name="t", what=Trainer(module="trainer.resnet50_torch", arguments=("--x",), python="/old/python"))
-    asked = with_python(torch, "/new/python").what
+    torch = Program(trainer="trainer.resnet50_torch", words=("--x",), python="/old/python")
+    asked = with_python(JobSpec(name="t", program=torch), "/new/python").program
 
-    assert ("/new/python", ("--x",)) == (getattr(asked, "python", ""), getattr(asked, "arguments", ()))
-    for what in (Trainer(module="trainer.resnet50", arguments=()), Program(words=("python", "x.py"))):
+    assert ("/new/python", ("--x",)) == (asked.python, asked.words)
+    for program in (Program(trainer="trainer.resnet50", words=()), Program(words=("python", "x.py"))):
         with pytest.raises(ConfigError, match="--python is for PyTorch trainings: t runs with"):
-            with_python(Training(name="t", what=what), "/new/python")
+            with_python(JobSpec(name="t", program=program), "/new/python")
 
 
 def test_the_newest_checkpoint_is_the_whole_one_that_was_changed_last(tmp_path: Path) -> None:

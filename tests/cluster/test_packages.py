@@ -17,10 +17,10 @@ import pytest
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
+from cluster.jobs.client.resume import next_attempt
 from cluster.jobs.process import process_id
 from cluster.jobs.record import Job, JobView, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.training import next_attempt
 from cluster.packages import build as building
 from cluster.packages import conda
 from cluster.packages.build import build, commands, held, is_whole, own_place
@@ -704,7 +704,7 @@ def test_a_job_that_goes_on_has_the_same_packages() -> None:
         job = from_json(Job, json.loads(json.dumps(dataclasses.asdict(a_program("gpu", packages=packages)))))
         view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
         again = next_attempt(view, CLUSTER, None, None)
-        assert (packages, None) == (again.packages, again.recipe)
+        assert packages == again.packages
 
 
 # What there is ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from cluster.report.markup import facts as named
 from cluster.report.markup import joined, tag, text
 from cluster.report.sections import outcome
 from dlami.tasks.reports import file_name
+from tests.cluster.flat_jobs import changed
 from tests.cluster.made_job import made_job
 
 
@@ -99,14 +100,14 @@ def test_an_outcome_is_a_sentence(tmp_path: Path, state: JobState) -> None:
 def test_what_an_operator_gave_to_variables_is_hidden(tmp_path: Path) -> None:
     """In the job's own list and in mpirun's words; all else stays."""
     job = facts.read_facts(made_job(tmp_path, steps=1)).view.job
-    told = dataclasses.replace(
+    told = changed(
         job, environment={"TOKEN": "geheim"}, mpirun=("mpirun", "-x", "TOKEN=geheim", "-x", "A=b"), notify="/bin/tell"
     )
     hidden = facts.without_secrets(told)
     assert ({"TOKEN": "…"}, ("mpirun", "-x", "TOKEN=…", "-x", "A=b"), "") == (
-        hidden.environment, hidden.mpirun, hidden.notify
+        hidden.spec.environment, hidden.plan.mpirun, hidden.plan.notify
     )  # fmt: skip
-    assert job.command == hidden.command
+    assert job.plan.command == hidden.plan.command
 
 
 def test_what_the_memory_has_of_a_host_is_told_but_what_is_forgiven(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.jobs.host_queue import WHOLE
-from cluster.jobs.record import Job
 from cluster.jobs.supervisor import admission
 from cluster.recovery import preemption_query
 from cluster.recovery.placement import Chosen, Unfit, choose
@@ -27,6 +26,7 @@ from cluster.recovery.replacement import Replacing
 from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.flat_jobs import job_of
 from tests.cluster.jobs_here import a_job
 
 SEATS = tuple(Host(rank=r, address=a, slots=2) for r, a in enumerate("abcd"))
@@ -160,10 +160,7 @@ def test_the_gate_knows_who_is_there_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """A successor has its predecessor's rank; the stack's new spare can be taken; who else is gone is to be replaced."""
-    job = Job(
-        id="small", name="small", command=(), mpirun=(), np=8, profile="tcp", environment={}, versions={},
-        revision="", created="", hosts=SEATS,
-    )  # fmt: skip
+    job = job_of(id="small", np=8, hosts=SEATS)
     found_gone = lambda _, seats, free, *rest: {h.address: GONE for h in (*seats, *free) if h.address in gone}  # noqa: E731
     monkeypatch.setattr(admission, "look_at", found_gone)
     found = admission.next_hosts(tmp_path, job, seats=SEATS, spares=(), np=8, min_np=8, replacing=replacing)
@@ -261,12 +258,14 @@ import json, sys
 from pathlib import Path
 from cluster.jobs.supervisor.admission import next_hosts
 from cluster.hosts import Host
+from cluster.jobs.flat_record import from_flat
 from cluster.jobs.record import Job
+from cluster.typed import from_json
 given = json.loads(sys.argv[1])
 hosts = [Host(**h) for h in given["hosts"]]
 seats, spares = [h for h in hosts if not h.is_spare], [h for h in hosts if h.is_spare]
-job = Job(id="20260101-small", name="small", command=(), mpirun=(), np=6, hosts=tuple(seats), profile="tcp",
-          environment={}, versions={}, revision="", created="")
+job = from_json(Job, from_flat({"id": "20260101-small", "name": "small", "command": [], "np": 6, "hosts": [vars(h) for h in seats], "profile": "tcp",
+                                "versions": {}, "created": ""}))
 found = next_hosts(Path("/shared"), job, seats=seats, spares=spares, suspects=given["suspects"], np=6, min_np=4)
 print(json.dumps([[h.address for h in found.hosts], found.taken, {a: u.why for a, u in found.missing.items()}]))
 """

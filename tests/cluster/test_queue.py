@@ -22,6 +22,7 @@ from cluster.jobs.record import JobPaths, JobView, read_job
 from cluster.jobs.records import read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
+from cluster.typed import from_json
 from tests.cluster.jobs_here import HERE, a_job, ended, is_there, wait_until
 
 pytestmark = [
@@ -85,7 +86,7 @@ def test_first_in_first_out(folder: Path, job_id: str, go: Path, tmp_path: Path)
     assert f"place 2 in the queue, waits for localhost, taken by {job_id}-x" in listed
     shown = view(line[1])
     assert "queue        place 2 in the queue" in show.one(shown)
-    assert shown == JobView.from_json(shown.to_json() | {"age_s": shown.age_s})
+    assert shown == from_json(JobView, json.loads(json.dumps(dataclasses.asdict(shown))))
 
     status = stop(line[2])
     assert (JobState.STOPPED, "stopped while it waited in the queue") == (status.state, status.cause)
@@ -189,7 +190,7 @@ def test_another_host_that_it_may_have_takes_the_place_of_one_that_is_unfit(
 
     assert JobState.SUCCEEDED is state(paths), said(paths)
     assert [HERE.address] == [h.address for h in read_job(paths).hosts]
-    assert () == read_job(paths).spares
+    assert () == read_job(paths).plan.spares
     assert "spare localhost takes the place of nowhere.invalid" in said(paths)
     wait_until(lambda: "ended" in (tmp_path / "told").read_text(), "all is told")
     told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
@@ -228,7 +229,7 @@ def test_jobs_of_one_gpu_share_a_host(folder: Path, job_id: str, go: Path, tmp_p
     assert ["0", "1", "2"] == sorted(gpus)
     assert 3 == len({*ports})
     running = [paths for paths in line if state(paths) is JobState.RUNNING]
-    assert [(0,), (1,), (2,)] == sorted(read_job(p).claimed[HERE.address] for p in running)
+    assert [(0,), (1,), (2,)] == sorted(read_job(p).plan.claimed[HERE.address] for p in running)
     (waiting,) = [p for p in line if p not in running]
     assert 1 == place(waiting)
     with pytest.raises(ConfigError, match=r"hosts taken by \S+ \(running\): localhost"):

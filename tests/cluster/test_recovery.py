@@ -28,7 +28,9 @@ from cluster.jobs.records import find, read_attempts, view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
 from cluster.recovery.failure_kinds import Ending
+from cluster.typed import from_json
 from tests import dead_server
+from tests.cluster.flat_jobs import changed
 from tests.cluster.healing_jobs import DIES, LINGERS, healing
 from tests.cluster.jobs_here import a_job, ended, wait_until
 from tests.conftest import PATIENCE_S
@@ -74,8 +76,8 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
     shown = view(paths)
     assert shown.account
     assert (2, 2) == (len(shown.attempts), len(shown.account.attempts))
-    told = json.dumps(shown.to_json())
-    assert told == json.dumps(type(shown).from_json(json.loads(told)).to_json())
+    told = json.dumps(dataclasses.asdict(shown))
+    assert shown == from_json(type(shown), json.loads(told))
     assert "1 rank on localhost, no step: rank 0 on localhost ended by signal 9 (Killed)" in one(shown)
 
 
@@ -261,7 +263,7 @@ def test_a_fault_at_any_point_of_an_attempt_s_life_loses_nothing(folder: Any, jo
     program.write_text(TRAINS)
     command = (sys.executable, str(program), LINGERS)
     job = healing("", job_id, command=command, attempts_per_hour=0)
-    paths = submit(folder, dataclasses.replace(job, mpirun=(*job.mpirun[:5], *command)))
+    paths = submit(folder, changed(job, mpirun=(*job.plan.mpirun[:5], *command)))
     ended(paths)
 
     status = read_status(paths)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs.program import Trainer
-from cluster.jobs.training import HealingTerms, Training
+from cluster.jobs.program import Program
+from cluster.jobs.spec import JobSpec
 from lab import lab as labs
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
@@ -55,11 +55,8 @@ def test_a_host_that_is_lost_and_comes_back_costs_some_steps_done_again_and_no_p
     """Half of the ranks keep the global batch; once the host is back, ranks save and leave for all of them. Each step
     is done, from the newest checkpoint each time; who follows sees it all. One rank on each of the two hosts."""
     hosts, lost = tuple(dataclasses.replace(h, slots=1) for h in cluster.hosts[:2]), cluster.hosts[1].address
-    terms = HealingTerms(min_np=1)
-    training = Training(
-        name="heals", what=Trainer(module="trainer.resnet50", arguments=TRAINING), hosts=hosts, terms=terms
-    )
-    job = dataclasses.replace(jobs.plan(training), grow_after=5.0)
+    program = Program(trainer="trainer.resnet50", words=TRAINING)
+    job = jobs.plan(JobSpec(name="heals", program=program, hosts=hosts, min_np=1)).planned(grow_after=5.0)
     folder = lab.shared / "jobs" / job.id
     jobs.submit(job)
     following = subprocess.Popen(

@@ -212,7 +212,7 @@ def test_ten_attempts_with_lines_of_10_mb_go_to_s3_whole(s3: Any, tmp_path: Path
     assert end.startswith(b"[the first 134,217,736 bytes are left out here]\n")
     assert end.endswith(b"the end\n")
     assert 10 == len(read_attempts(paths))
-    assert read_job(paths).results == PLACE
+    assert read_job(paths).plan.results == PLACE
     assert no_folder_is_left(paths.folder.name)
 
 

@@ -21,6 +21,7 @@ from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.history import AttemptRecord
 from cluster.recovery.placement import Chosen, Unfit
 from cluster.recovery.replacement import Replacing
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 OTHER = Host(rank=1, address="10.255.255.1", slots=1)
@@ -159,7 +160,7 @@ def asked(
     mpirun = (str(shutil.which("mpirun")), "-np", "1", "--allow-run-as-root", "--tag-output", "sh", "-c", script)
     paths = JobPaths(tmp_path / "jobs" / job_id)
     paths.rank_logs(1).mkdir(parents=True, exist_ok=True)
-    job = dataclasses.replace(small(), id=job_id, mpirun=mpirun, **changes)
+    job = changed(small(), id=job_id, mpirun=mpirun, **changes)
 
     class WhenItListens:
         are_of_jobs_stop, are_of_a_shutdown = is_stopped, False

@@ -164,9 +164,9 @@ def test_the_public_record_masks_what_the_user_s_own_keeps(tmp_path: Path) -> No
 
     public = paths.public.read_text()
     assert WORD not in public
-    assert ["python", "t.py", "--password", "***"] == json.loads(public)["command"]
-    assert ("python", "t.py", "--password", WORD) == read_job(paths).command
-    assert "***" == flags_of(masked(read_job(paths).command))["--password"]
+    assert ["python", "t.py", "--password", "***"] == json.loads(public)["plan"]["command"]
+    assert ("python", "t.py", "--password", WORD) == read_job(paths).plan.command
+    assert "***" == flags_of(masked(read_job(paths).plan.command))["--password"]
 
 
 def test_who_types_a_secret_is_warned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,9 @@ class Played:
         except ConfigError:
             self.refused += 1
             return
-        job = dataclasses.replace(job, hosts=hosts, whole_hosts=hosts, wanted=())
+        job = dataclasses.replace(
+            job.planned(hosts=hosts, whole_hosts=hosts), spec=dataclasses.replace(job.spec, queue=False)
+        )
         if hosts and self.random.random() < 0.9 and self.hosts.take(job):
             self.granted.add(job.id)
             self.jobs[job.id] = job, Status(state=JobState.RUNNING)
@@ -130,7 +132,7 @@ class Played:
         for job_id, place in places_of(self.records).items():
             if place.hosts:
                 job, status = self.jobs[job_id]
-                self.jobs[job_id] = dataclasses.replace(job, hosts=place.hosts, whole_hosts=place.hosts), status
+                self.jobs[job_id] = job.planned(hosts=place.hosts, whole_hosts=place.hosts), status
             if self.random.random() < 0.1:
                 return
 
@@ -142,7 +144,7 @@ class Played:
                     self.granted.add(job_id)
                     self.jobs[job_id] = job, Status(state=JobState.RUNNING)
                 else:
-                    self.jobs[job_id] = dataclasses.replace(job, hosts=(), whole_hosts=()), status
+                    self.jobs[job_id] = job.planned(hosts=(), whole_hosts=()), status
 
     def going(self, *states: JobState) -> list[str]:
         return [job_id for job_id, (_, status) in self.jobs.items() if status.state in states]
@@ -169,7 +171,7 @@ class Played:
             self.hosts.give_back(job_id)
             self.granted.discard(job_id)
             if job.wanted:
-                self.jobs[job_id] = dataclasses.replace(job, hosts=(), whole_hosts=()), Status(state=JobState.QUEUED)
+                self.jobs[job_id] = job.planned(hosts=(), whole_hosts=()), Status(state=JobState.QUEUED)
             elif self.hosts.take(job):
                 self.granted.add(job_id)
                 self.jobs[job_id] = job, Status(state=JobState.RUNNING)

@@ -59,8 +59,8 @@ def test_ranks_are_told_what_the_host_has_given(tmp_path: Path) -> None:
     words = ("mpirun", "-x", "MASTER_PORT=1", "-x", "DLAMI_SLOTS=", "env", "-x", "MASTER_PORT=2")
     job = a_job("", "x", hosts=(host,), mpirun=words, slots={"10.0.0.1": 8}, exclusive=False)
     given = with_slots(job, {host: {"slots": [2, 5], "port": 20002}})
-    assert {"10.0.0.1": (2, 5)} == given.claimed
-    assert ("mpirun", "-x", "MASTER_PORT=20002", "-x", "DLAMI_SLOTS=2,5/8", *words[5:]) == given.mpirun
+    assert {"10.0.0.1": (2, 5)} == given.plan.claimed
+    assert ("mpirun", "-x", "MASTER_PORT=20002", "-x", "DLAMI_SLOTS=2,5/8", *words[5:]) == given.plan.mpirun
     whole = with_slots(a_job("", "x", hosts=(host,), mpirun=words), {host: {"slots": [], "port": 0}})
-    assert ({"10.0.0.1": (0, 1)}, words) == (whole.claimed, whole.mpirun)
+    assert ({"10.0.0.1": (0, 1)}, words) == (whole.plan.claimed, whole.plan.mpirun)
     assert ["a", "b"] == with_variables(["a", "b"], {"X": 1})

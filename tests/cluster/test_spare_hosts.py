@@ -1,6 +1,5 @@
 """Jobs whose hosts die, on real hosts with a spare: who takes the place, what is remembered, what is waited for."""
 
-import dataclasses
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from cluster.recovery.host_failures import read_memory
 from cluster.ssh.fanout import Reach
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.flat_jobs import changed
 from tests.cluster.lab_jobs import a_job, started
 from tests.conftest import Inv, operator_of, wait_for
 
@@ -103,10 +103,12 @@ import json, sys
 from pathlib import Path
 from cluster.hosts import Host
 from cluster.jobs.claim import claim_hosts, give_back
+from cluster.jobs.flat_record import from_flat
 from cluster.jobs.record import Job
+from cluster.typed import from_json
 host = Host(**json.loads(sys.argv[2]))
-job = Job(id="of-elsewhere", name="small", command=(), mpirun=(), np=1, hosts=(host,), profile="tcp", environment={},
-          versions={}, revision="", created="")
+job = from_json(Job, from_flat({"id": "of-elsewhere", "name": "small", "command": [], "np": 1, "hosts": [vars(host)], "profile": "tcp",
+                                "versions": {}, "created": ""}))
 claim_hosts(job, Path("/elsewhere")) if sys.argv[1] == "takes" else give_back(job)
 """
 
@@ -125,7 +127,7 @@ def test_a_spare_that_a_job_of_another_shared_folder_has_is_none(lab: Lab, reach
     terms = {"heal": True, "min_np": 1, "whole_np": job.np, "whole_hosts": job.hosts, "spares": (spare,)}
     elsewhere("takes")
     try:
-        started(jobs, reach, dataclasses.replace(job, **terms))
+        started(jobs, reach, changed(job, **terms))
         labs.crash(lab, lab.hosts[1])
         wait_for(lambda: not jobs.show(job.id).state.is_going, 180, "it has ended")
         assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]

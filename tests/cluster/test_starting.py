@@ -1,5 +1,6 @@
 """What stands between a plan and its job: on this machine, where a process of another's job runs."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -15,13 +16,14 @@ from cluster.inventory import ROOT, Cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.client.client import Listing
 from cluster.jobs.onhost import claim as onhost
-from cluster.jobs.program import Program, Trainer
+from cluster.jobs.program import Program
 from cluster.jobs.record import Job
-from cluster.jobs.training import Training
-from dlami.tasks.starting import StartOptions, start
+from cluster.jobs.spec import JobSpec
+from dlami.tasks.start_options import StartOptions
+from dlami.tasks.starting import start
 from tests.cluster.jobs_here import HERE, a_job
 
-TRAINER = Trainer(module="trainer.resnet50", arguments=("--synthetic",))
+TRAINER = Program(trainer="trainer.resnet50", words=("--synthetic",))
 PROGRAM = Program(words=("true",))
 each = pytest.mark.parametrize("what", [TRAINER, PROGRAM], ids=["trainer", "program"])
 
@@ -32,9 +34,9 @@ class Master:
     def __init__(self) -> None:
         self.plans, self.submitted = 0, list[Job]()
 
-    def plan(self, *_: Any, **__: Any) -> Job:
+    def plan(self, spec: JobSpec, **_: Any) -> Job:
         self.plans += 1
-        return a_job("true", "mine")
+        return dataclasses.replace(a_job("true", "mine"), spec=spec)
 
     def list(self) -> Listing:
         return Listing(jobs=(), damaged=(), damaged_ids=(), left_out={})
@@ -62,8 +64,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         os.kill(holder.pid, signal.SIGKILL)
 
 
-def started(cluster: Cluster, master: Master, what: Trainer | Program, **options: Any) -> str:
-    asked = Training(name="x", what=what, hosts=(HERE,))
+def started(cluster: Cluster, master: Master, what: Program, **options: Any) -> str:
+    asked = JobSpec(name="x", program=what, hosts=(HERE,))
     return start(cluster, cast(Any, master), asked, None, StartOptions(**options))
 
 
@@ -85,7 +87,7 @@ def test_who_waits_in_the_queue_is_not_refused_and_has_no_hosts_yet(here: Cluste
     master = Master()
 
     assert "mine" == started(here, master, what, queue=True, detach=True, unchecked=True)
-    assert [((), (HERE,), True)] == [(job.hosts, job.wanted, job.unchecked) for job in master.submitted]
+    assert [((), (HERE,), True)] == [(job.hosts, job.wanted, job.waits_for_hosts) for job in master.submitted]
 
 
 @each

@@ -10,12 +10,13 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client import client
+from cluster.jobs.client import client, on_master
 from cluster.jobs.client.client import ConnectionBroken, Jobs
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import Result
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import a_job
 
 MASTER = Host(rank=0, address="10.0.0.1", slots=1)
@@ -53,14 +54,14 @@ class Master:
         if not self.is_done:
             return Result(host=MASTER, exit_code=2, stderr=b"no job 'mine'", seconds=0.0)
         view = JobView(job=JOB, status=Status(state=JobState.RUNNING), folder="/efs/jobs/mine", owner="me", age_s=0.0)
-        return Result(host=MASTER, exit_code=0, stdout=json.dumps(view.to_json()).encode(), seconds=0.0)
+        return Result(host=MASTER, exit_code=0, stdout=json.dumps(dataclasses.asdict(view)).encode(), seconds=0.0)
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pauses; an answer is what was printed."""
     monkeypatch.setattr(client, "_SUBMIT_AGAIN_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(client, "answer_of", lambda result: json.loads(result.stdout))
+    monkeypatch.setattr(on_master, "answer_of", lambda result: json.loads(result.stdout))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_submission_that_copies_checkpoints_may_take_hours() -> None:
     master = Master(0, False)
     Jobs(master, CLUSTER).submit(JOB)
     usual_s = master.limit_s
-    Jobs(master, CLUSTER).submit(dataclasses.replace(JOB, begins_from="older"))
+    Jobs(master, CLUSTER).submit(changed(JOB, begins_from="older"))
     assert usual_s is not None and master.limit_s is not None
     assert usual_s < 600 < 3600 <= master.limit_s
 

@@ -120,7 +120,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
         def prepare(self, again: Any, attempt: int) -> Prepared:
             self.may_have_taken |= made.claimed
-            job = dataclasses.replace(made.prepared.pop(0)(self.job, attempt), attempt=attempt)
+            job = made.prepared.pop(0)(self.job, attempt).planned(attempt=attempt)
             self.may_have_taken |= {h.address: h for h in job.hosts}
             return Prepared(job=job, choice="as they are", waited_s=1000.26, gate_s=300.44)
 
@@ -159,7 +159,7 @@ def raises(error: BaseException) -> Any:
 
 def on(*hosts: Host) -> Callable[[Job, int], Job]:
     """The next attempt is on these."""
-    return lambda job, attempt: dataclasses.replace(job, hosts=hosts, np=len(hosts))
+    return lambda job, attempt: job.planned(hosts=hosts, np=len(hosts))
 
 
 def a_healing(**changes: Any) -> Job:
@@ -459,9 +459,9 @@ def test_a_job_whose_turn_comes_has_hosts_and_an_attempt(stage: Stage) -> None:
 
     def offered(job: Job, attempt: int) -> Job:
         assert this_process() == stage.status_on_record().supervisor
-        assert ((A, B), (C,), 1) == (job.hosts, job.spares, attempt)
+        assert ((A, B), (C,), 1) == (job.hosts, job.plan.spares, attempt)
         assert (A, B) == read_job(stage.paths).hosts, "they are its own by its record before anything is done there"
-        return dataclasses.replace(job, hosts=(A, C))
+        return job.planned(hosts=(A, C))
 
     stage.plays, stage.prepared = [ends(DONE)], [offered]
     assert (status := stage.see_through())
@@ -470,7 +470,7 @@ def test_a_job_whose_turn_comes_has_hosts_and_an_attempt(stage: Stage) -> None:
         stage.told
     )
     job = read_job(stage.paths)
-    assert ((A, C), (A, B), ()) == (job.hosts, job.whole_hosts, job.spares)
+    assert ((A, C), (A, B), ()) == (job.hosts, job.plan.whole_hosts, job.plan.spares)
     (record,) = stage.attempts_on_record()
     assert (1000.3, 300.4, (A.address, C.address)) == (record.waited_s, record.gate_s, record.hosts)
     assert record.began < now - 1000, "it began with its turn"

@@ -24,6 +24,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
 from lab import lab as labs
 from lab.record import Lab
+from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import a_job
 from tests.cluster.other_accounts import ACCOUNT, opened_to_all
 from tests.conftest import PATIENCE_S, wait_for
@@ -101,7 +102,7 @@ def forged(job: Job, **status: object) -> dict[str, str]:
     folder = f"/shared/jobs/{job.id}"
     gone = ProcessId(host="lab-0", pid=1, started=1)
     left = Status(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00")
-    record = json.dumps({**dataclasses.asdict(job), "sequence": 9999, "heal": True})
+    record = json.dumps(dataclasses.asdict(changed(job, sequence=9999, heal=True)))
     return {
         f"{folder}/job.json": record,
         f"{folder}/public.json": record,

@@ -1,6 +1,7 @@
 """What a task that trains understands before it asks any host."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,16 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.client.resume import next_attempt
+from cluster.jobs.flat_record import as_flat
+from cluster.jobs.record import Job, JobView, Status
 from cluster.jobs.state import JobState
-from cluster.jobs.training import HealingTerms, next_attempt
+from cluster.jobs.terms import FLAGS, LEAST_HANG_S, Terms, seconds
+from cluster.typed import from_json
 from dlami.tasks.command import as_typed
+from dlami.tasks.eks import EksTrainOptions
 from dlami.tasks.jobs import ResumeOptions
-from dlami.tasks.starting import LEAST_HANG_S, seconds
+from dlami.tasks.start_options import TermOptions
 from tests.cluster.jobs_here import HERE, a_job
 from tests.conftest import PATIENCE_S
 
@@ -29,7 +34,7 @@ def test_no_seconds(text: Any) -> None:
         seconds(text, "--hang-after", LEAST_HANG_S)
 
 
-BEFORE = HealingTerms(heal=False, min_np=3, attempts_per_hour=2)
+BEFORE = Terms(heal=False, min_np=3, attempts_per_hour=2)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +49,32 @@ BEFORE = HealingTerms(heal=False, min_np=3, attempts_per_hour=2)
 )
 def test_a_job_that_is_resumed_keeps_the_terms_that_were_not_typed(typed: Any, changed: Any) -> None:
     """Whatever they were, whoever asks for the next attempt."""
-    given = ResumeOptions(job="x", **typed)
-    assert dataclasses.replace(BEFORE, **changed) == given.terms_after(BEFORE)
     job = a_job("", "x", **vars(BEFORE))
     view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
-    assert BEFORE == next_attempt(view, CLUSTER, None, None).terms
+    again = next_attempt(view, CLUSTER, None, None, ResumeOptions(job="x", **typed).terms)
+
+    assert dataclasses.replace(job.spec, np=1, **changed) == again
+
+
+def test_a_new_job_heals_on_usual_terms() -> None:
+    """And on those that were typed."""
+    assert {} == TermOptions().terms
+    assert BEFORE == Terms(**TermOptions(**{"no_heal": True, "min_np": "3", "attempts_per_hour": "2"}).terms)
+
+
+def test_every_term_has_its_flag_wherever_a_job_is_started_or_resumed() -> None:
+    """A field is all that an option of a job takes: it is typed, recorded and kept when the job is resumed."""
+    typed = {"min_np": ("4", 4), "attempts_per_hour": ("5", 5), "hang_after": ("60", 60.0)}
+    assert set(typed) == {f.name for f in FLAGS}
+    given = {name: text for name, (text, _) in typed.items()}
+    values = {name: value for name, (_, value) in typed.items()}
+    for options in (TermOptions(**given), ResumeOptions(job="x", **given), EksTrainOptions(**given)):
+        assert values == options.terms
+    job = dataclasses.replace(a_job("", "x"), spec=dataclasses.replace(a_job("", "x").spec, **values))
+    assert values.items() <= as_flat(job).items()
+    assert job == from_json(Job, json.loads(json.dumps(dataclasses.asdict(job))))
+    view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
+    assert values == {name: getattr(next_attempt(view, CLUSTER, None, None), name) for name in values}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +89,7 @@ def test_a_job_that_is_resumed_keeps_the_terms_that_were_not_typed(typed: Any, c
 def test_terms_that_cannot_be(typed: Any, said: str) -> None:
     """Refused with what was expected."""
     with pytest.raises(ConfigError, match=said):
-        ResumeOptions(job="x", **typed).terms_after(BEFORE)
+        print(ResumeOptions(job="x", **typed).terms)
 
 
 @pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark", "jobs.resume"])

@@ -18,11 +18,11 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.cleanup import sweep
-from cluster.ssh.options import CONFIG_VARIABLE
+from cluster.ssh.launcher import CONFIG_VARIABLE
 from dlami.collection import GROUPS
 from dlami.tasks.eks import check_data
 from eks.cluster import load_eks
-from eks.code import MOST_BYTES, code_of, put_into_store, secret_of
+from eks.code import MOST_BYTES, put_into_store, secret_of
 from eks.document import JOB, read
 from eks.job_spec import Order
 from eks.jobs import job_of, still_there
@@ -31,6 +31,7 @@ from lab.kube.kinds import kind
 from lab.kube.store import Store
 from tests.conftest import PATIENCE_S
 from tests.eks.few_pods import FewPods
+from tests.eks.orders import flat_order
 from tests.typed_words import help_kept, typed
 
 CREATED = "2026-11-23T08:00:00Z"
@@ -104,7 +105,7 @@ def test_code_arrives_in_the_jobs_folder(repository: Path, tmp_path: Path, monke
     put_code(job, snapshot.digest)
     assert "print('trains')\n" == (job / "code/src/train.py").read_text()
     assert os.access(job / "code/run.sh", os.X_OK)
-    assert "src" == code_of(snapshot).below
+    assert "src" == snapshot.below
 
 
 def test_code_that_is_too_much_for_a_secret_is_refused(repository: Path) -> None:
@@ -189,7 +190,7 @@ def test_each_training_is_typed_as_on_hosts(
     (job,) = read(capsys.readouterr().out)
     launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     order = Order.from_json({e["name"]: e["value"] for e in launcher["env"]}["DLAMI_ORDER"])
-    assert (f"trainer.{mode.replace('-', '_')}", (word,)) == (order.module, order.words)
+    assert (f"trainer.{mode.replace('-', '_')}", (word,)) == (order.spec.program.trainer, order.spec.program.words)
 
 
 def test_jobs_are_listed_read_and_stopped(
@@ -199,7 +200,7 @@ def test_jobs_are_listed_read_and_stopped(
     """By the tasks as they are typed, through the real kubectl; what is not there is said with where to look."""
     monkeypatch.setenv("CLUSTER", str(folder))
     of = load_eks()
-    job = mpijob_of(of, Order(job="resnet50-1", submission="1", name="resnet50", words=()), 2)
+    job = mpijob_of(of, flat_order(job="resnet50-1"), 2)
     space = of.settings.namespace
     store.create(kind("Namespace"), "", {"metadata": {"name": space}})
     store.create(kind("MPIJob"), space, job)

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.hosts import Host
-from cluster.jobs.program import Trainer
+from cluster.jobs.program import Program
 from cluster.jobs.record import JobPaths, Progress, Status
+from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
-from cluster.jobs.training import Training
 from cluster.recovery.failure_kinds import Ending
 from cluster.ssh.onhost.frame import framed
 from dlami.tasks import eks as typed_eks
@@ -28,7 +27,7 @@ from eks import launcher as launchers
 from eks.job_spec import ORDER_VARIABLE, Order
 from eks.jobs import EksJobs
 from eks.kubectl import KubectlError
-from eks.launcher import Launcher, exit_code
+from eks.launcher import LauncherPod, exit_code
 from eks.page_client import PodPage
 from eks.pods import await_workers, mpijob_name
 from eks.services import JUPYTER, TENSORBOARD
@@ -36,6 +35,7 @@ from eks.staging import StagingJob
 from eks.staging_client import INDEX
 from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.clusters import VARIANTS
+from tests.eks.orders import flat_order
 
 CLUSTER = VARIANTS["least"]
 
@@ -226,9 +226,7 @@ def test_what_is_left_is_asked_of_launchers_that_run(objects: Objects, monkeypat
 
 def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked for, what each pod waits for; who cannot be asked is no error of the command."""
-    order = Order(
-        job="a-1", submission="s", name="a", words=("--lr", "0.1 x"), module="trainer.resnet50", shared="/efs"
-    )
+    order = flat_order(words=("--lr", "0.1 x"), module="trainer.resnet50")
     made = training()
     container = {"env": [{"name": ORDER_VARIABLE, "value": order.to_json()}]}
     made["spec"]["mpiReplicaSpecs"]["Launcher"] = {"template": {"spec": {"containers": [container]}}}
@@ -263,6 +261,9 @@ def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, m
     assert "failed: it broke" in str(shown("b-1"))
 
 
+PROGRAM = Program(words=("x",))
+
+
 def silent(_kubectl: Any, pod: str) -> Any:
     raise ClusterError(f"{pod} does not say how far its training is")
 
@@ -277,19 +278,18 @@ def silent(_kubectl: Any, pod: str) -> Any:
 def test_a_beginning_is_of_one_kind(typed: dict[str, Any], told: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError, match=told):
-        typed_eks._order(CLUSTER, EksTrainOptions(profile="", **typed), "name", [])
+        typed_eks._order(CLUSTER, EksTrainOptions(profile="", **typed), "name", PROGRAM)
 
 
 def test_a_new_job_may_begin_with_an_older_one_s_checkpoint() -> None:
     """Of its id, which the launcher gets; an attempt that may begin anew is asked for once, by its submission."""
-    hosts = (Host(rank=1, address="w-0", slots=1),)
     given = EksTrainOptions(profile="", begin_from="b-1")
-    order = Order.from_json(typed_eks._order(CLUSTER, given, "name", []).to_json())
-    assert "b-1" == order.training(hosts).begins_from
+    order = Order.from_json(typed_eks._order(CLUSTER, given, "name", PROGRAM).to_json())
+    assert "b-1" == order.spec.begins_from
     again = Order.from_json(
-        typed_eks._order(CLUSTER, EksTrainOptions(resume="a-1", from_scratch=True), "n", []).to_json()
+        typed_eks._order(CLUSTER, EksTrainOptions(resume="a-1", from_scratch=True), "n", PROGRAM).to_json()
     )
-    assert ("a-1", True, "") == (again.job, again.from_scratch, again.training(hosts).begins_from)
+    assert ("a-1", True, "") == (again.job, again.from_scratch, again.spec.begins_from)
 
 
 @pytest.mark.parametrize(("kept", "words"), [("older", ("--from-scratch-attempt", "3")), ("s", ())])
@@ -297,30 +297,26 @@ def test_a_launcher_that_is_started_again_does_not_begin_anew(
     kept: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator allowed it for the attempt that --resume began, not for those that follow."""
-    launcher = Launcher.__new__(Launcher)
-    launcher._order = Order(
-        job="a-1", submission="s", name="a", words=(), module="m", shared=str(tmp_path), from_scratch=True
-    )
+    launcher = LauncherPod.__new__(LauncherPod)
+    launcher._order = flat_order(submission="s", module="m", shared=str(tmp_path), from_scratch=True)
     launcher._paths, launcher._folder = JobPaths(tmp_path / "jobs/a-1"), tmp_path / "kept"
     launcher._folder.mkdir()
     launcher._paths.folder.mkdir(parents=True)
     (launcher._folder / "submission").write_text(kept)
     begun: list[Any] = []
-    what = Trainer(module="m", arguments=(), python="")
+    spec = JobSpec(name="a", program=Program(trainer="m", words=()))
     monkeypatch.setattr(launcher, "_settled", lambda: Status(state=JobState.FAILED, attempt=2))
     monkeypatch.setattr(launcher, "_final", lambda _status: None)
     monkeypatch.setattr(launcher, "_reached", lambda: SimpleNamespace(hosts=()))
     monkeypatch.setattr(launcher, "_followed", lambda: 0)
     monkeypatch.setattr(launchers, "that_train", lambda _hosts: ())
     monkeypatch.setattr(launchers, "view", lambda _paths: SimpleNamespace(status=SimpleNamespace(attempt=2)))
-    monkeypatch.setattr(launchers, "next_attempt", lambda *_: Training(name="a", what=what, hosts=()))
+    monkeypatch.setattr(launchers, "next_attempt", lambda *_: spec)
     monkeypatch.setattr(launchers, "Reach", lambda _cluster: contextlib.nullcontext())
-    monkeypatch.setattr(
-        launchers, "Jobs", lambda *_: SimpleNamespace(plan=lambda training, **_: training, submit=begun.append)
-    )
+    monkeypatch.setattr(launchers, "Jobs", lambda *_: SimpleNamespace(plan=lambda spec, **_: spec, submit=begun.append))
 
     assert 0 == launcher._seen_through()
-    assert [words] == [one.what.arguments for one in begun]
+    assert [words] == [one.program.words for one in begun]
 
 
 # Staging -------------------------------------------------------------------------------------------------------------
@@ -492,8 +488,8 @@ def test_a_training_is_started_and_followed(
 
 def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> None:
     """Not what has succeeded or was stopped; what was meant for the pod alone is; an operator may begin it anew."""
-    order = Order(job="a-1", submission="s1", name="a", words=(), shared=str(tmp_path))
-    launcher = Launcher.__new__(Launcher)
+    order = flat_order(shared=str(tmp_path))
+    launcher = LauncherPod.__new__(LauncherPod)
     launcher._order, launcher._folder = order, tmp_path / ".eks"
     launcher._paths = JobPaths(tmp_path / "jobs/a-1")
 
@@ -509,7 +505,7 @@ def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> N
     for one, final, code in table:
         assert (final, code) == (launcher._final(one), exit_code(one))
     assert launcher._final(status(JobState.LOST)) is None
-    launcher._order = Order(job="a-1", submission="s1", name="a", words=(), heal=False)
+    launcher._order = flat_order(heal=False)
     assert [1, 143, 1] == [
         launcher._final(status(*how))
         for how in ((JobState.LOST,), (JobState.FAILED, Ending.MASTER), (JobState.FAILED,))

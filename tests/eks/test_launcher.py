@@ -19,6 +19,7 @@ from eks.job_spec import ORDER_VARIABLE, Order, new_id
 from lab import nodes
 from lab.record import SHARED, Lab, LabHost
 from tests.conftest import PATIENCE_S, wait_for
+from tests.eks.orders import flat_order
 
 # Counts to STEPS in a file that is its checkpoint, and leaves when it is told to.
 PROGRAM = """
@@ -137,7 +138,7 @@ def order(**more: Any) -> Order:
         "unchecked": True,
         "attempts_per_hour": 0,
     }
-    return Order(**{**given, **more})
+    return flat_order(**{**given, **more})
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:

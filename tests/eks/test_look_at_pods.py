@@ -8,7 +8,7 @@ import pytest
 from cluster.health.questions import Question, quick_questions
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
-from cluster.ssh.options import CONFIG_VARIABLE
+from cluster.ssh.launcher import CONFIG_VARIABLE
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.jobs.program import Program, Trainer
+from cluster.jobs.program import Program
 from eks.cluster import EksCluster, of_values
 from eks.code import secret_name
 from eks.document import read, text
-from eks.job_spec import Code, Order
+from eks.job_spec import Order
 from eks.mpijob import mpijob
 from tests.eks import crd
+from tests.eks.orders import flat_order
 from tests.eks.strict import KubeTools
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/dlami-cluster:1.0"
@@ -38,7 +39,7 @@ def order(**more: Any) -> Order:
         "module": "trainer.resnet50",
         "words": ("--data-dir", "/efs/data", "--epochs", "90"),
     }
-    return Order(**{**given, **more})
+    return flat_order(**{**given, **more})
 
 
 ORDERS = {
@@ -46,8 +47,8 @@ ORDERS = {
     "torch": order(module="trainer.resnet50_torch", python="/opt/pytorch/bin/python"),
     "maskrcnn": order(name="maskrcnn", module="trainer.maskrcnn", words=("DATA.BASEDIR=/efs/coco", "TRAIN.EPOCHS=1")),
     "benchmark": order(name="benchmark", module="trainer.benchmark", words=("--model", "vgg16", "--fp16")),
-    "per-gpu": order(module="", words=("python", "train.py", "it's", 'a "quote"', "ü\n"), code=Code(digest="abc")),
-    "per-node": order(module="", per="node", words=("torchrun", "train.py"), code=Code(digest="abc", below="src")),
+    "per-gpu": order(module="", words=("python", "train.py", "it's", 'a "quote"', "ü\n"), code={"digest": "abc"}),
+    "per-node": order(module="", per="node", words=("torchrun", "train.py"), code={"digest": "abc", "below": "src"}),
     "once": order(module="", per="once", words=("bash", "-c", "hostname | tr a b"), workdir="/efs/me"),
     "terms": order(
         np=8, environment={"A": "1"}, heal=False, min_np=4, hang_after=60.0, notify="mail x", unchecked=True
@@ -65,7 +66,7 @@ ALL = [(c, o) for c in CLUSTERS for o in ORDERS]
 
 def rendered(which: str, what: str) -> dict[str, Any]:
     one, job = CLUSTERS[which], ORDERS[what]
-    return mpijob(one, job, one.nodes, secret_name(job.job) if job.code else "")
+    return mpijob(one, job, one.nodes, secret_name(job.job) if job.spec.code else "")
 
 
 def test_every_document_is_strict_by_the_crd() -> None:
@@ -126,14 +127,15 @@ def test_an_order_arrives_as_it_was_given(what: str) -> None:
 def test_an_order_is_the_training_of_the_bare_cluster() -> None:
     """The very value that `inv train.*` plans: seats, terms, trainer's words or program."""
     hosts = tuple(Host(rank=n, address=f"w{n}", slots=4) for n in (1, 2))
-    trained = ORDERS["terms"].training(hosts)
-    assert Trainer(module="trainer.resnet50", arguments=order().words) == trained.what
-    assert (hosts, 8, False, 4) == (trained.hosts, trained.np, trained.terms.heal, trained.terms.min_np)
-    per_node = ORDERS["per-node"].training(hosts)
-    assert Program(words=("torchrun", "train.py"), per="node") == per_node.what
+    trained = ORDERS["terms"].spec.on(hosts)
+    words = ("--data-dir", "/efs/data", "--epochs", "90")
+    assert Program(trainer="trainer.resnet50", words=words) == trained.program
+    assert (hosts, 8, False, 4, 60.0) == (trained.hosts, trained.np, trained.heal, trained.min_np, trained.hang_after)
+    per_node = ORDERS["per-node"].spec.on(hosts)
+    assert Program(words=("torchrun", "train.py"), per="node") == per_node.program
+    assert ("abc", "src") == (per_node.code, per_node.below)
     assert [1, 1] == [h.slots for h in per_node.hosts]
-    assert {"w1": 4, "w2": 4} == per_node.slots
-    assert ["w1"] == [h.address for h in ORDERS["once"].training(hosts).hosts]
+    assert ["w1"] == [h.address for h in ORDERS["once"].spec.on(hosts).hosts]
 
 
 def test_an_order_that_is_none_is_named() -> None:

@@ -9,7 +9,6 @@ from cluster.errors import ConfigError
 from cluster.stage.stage import request_of
 from eks.cluster import EksCluster
 from eks.document import document
-from eks.job_spec import Order
 from eks.jobs import EksJobs
 from eks.mpijob import mpijob
 from eks.prerequisites import references
@@ -18,9 +17,10 @@ from eks.staging import staging_job
 from lab.kube.kinds import kind
 from lab.kube.store import Store
 from tests.eks.clusters import LUSTRE, cluster
+from tests.eks.orders import flat_order
 
 OF = cluster("a", LUSTRE, {"priority_class": "first", "namespace": "default"})
-ORDER = Order(job="job-1", submission="1", name="job", words=())
+ORDER = flat_order(job="job-1")
 CLAIMS = [("persistentvolumeclaim", "a-shared"), ("persistentvolumeclaim", "a-data")]
 
 

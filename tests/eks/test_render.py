@@ -1,5 +1,6 @@
 """`inv eks.render`: files that can be applied and read, written whole, keeping what a person changed in them."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from cluster.errors import ConfigError, NothingToDo
 from cluster.inventory import ROOT
-from cluster.jobs.program import Trainer
+from cluster.jobs.program import Program
 from dlami.tasks.starting import PYTORCH
 from eks import image
 from eks.document import read
@@ -66,7 +67,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def may_begin(order: Order, python: Path) -> None:
     """The check before each training has nothing against it."""
-    words = Trainer(module=order.module, arguments=order.words).command(str(python), "job")
+    words = dataclasses.replace(order.spec.program, python=str(python)).command("", "job")
     done = subprocess.run(
         [*words, "--check", "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -77,21 +78,22 @@ def may_begin(order: Order, python: Path) -> None:
 def test_an_example_is_what_its_trainer_takes(shared: Path, name: str) -> None:
     """As it lies there, with data in the folders that it names, by the project's own interpreter."""
     order = order_of(name, shared)
-    assert not order.python
+    assert not order.spec.program.python
     may_begin(order, Path(sys.executable))
 
 
 def test_the_example_for_pytorch_is_what_its_trainer_takes(shared: Path, torch_python: Path) -> None:
     """By the interpreter that an image with PyTorch has, and that its task takes unless it is told another."""
     order = order_of("resnet50-torch", shared)
-    assert f"{image.TORCH}/bin/python" == PYTORCH == order.python
+    assert f"{image.TORCH}/bin/python" == PYTORCH == order.spec.program.python
     may_begin(order, torch_python)
 
 
 def test_the_example_of_ones_own_program_has_its_folder(shared: Path) -> None:
     """Of the shared one, where `eks.stage` may write."""
     order = order_of("run", shared)
-    assert ("", ("python", "train.py"), f"{shared}/data/code") == (order.module, order.words, order.workdir)
+    assert Program(words=("python", "train.py")) == order.spec.program
+    assert f"{shared}/data/code" == order.spec.workdir
 
 
 def test_what_a_person_changed_is_kept(tmp_path: Path) -> None:

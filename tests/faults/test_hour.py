@@ -178,7 +178,7 @@ def test_an_hour_of_faults_costs_a_quarter_of_it_at_most_and_not_a_bit_of_the_we
 
 def _break(lab: Lab, job: Job, name: str, chance: random.Random) -> None:
     """One fault on a host of the job, mended after its time."""
-    used = [h["address"] for h in json.loads((job.folder / "public.json").read_text())["hosts"]]
+    used = [h["address"] for h in json.loads((job.folder / "public.json").read_text())["plan"]["hosts"]]
     address = used[0] if name in OF_THE_MASTER else chance.choice(used[1:])
     fault, mended_after_s = (OF_A_WORKER | OF_THE_MASTER)[name]
     print(f"{time.strftime('%H:%M:%S')}  {name} on {address}", flush=True)

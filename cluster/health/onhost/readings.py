@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from cluster.health.onhost.owner import Owners
+from cluster.ssh.onhost.job_record import flat
 from cluster.ssh.onhost.pci import devices
 from cluster.ssh.onhost.shared_tree import troubles
 from cluster.ssh.onhost.telling_line import telling_line
@@ -274,7 +275,7 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
             else:
                 # The second can be read only by its user.
                 records = trusted([f"{glob.escape(folder)}/{name}.json" for name in ("public", "job")])
-                asked = json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"])
+                asked = flat(json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"]))
                 found.append({"id": asked["id"], "over": False, "hosts": [h["address"] for h in asked["hosts"]]})
         except (ValueError, KeyError, TypeError, RecursionError):
             continue

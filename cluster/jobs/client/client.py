@@ -3,30 +3,29 @@
 import contextlib
 import dataclasses
 import json
-import re
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.inventory import ROOT, Cluster
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.jobs.client.first_plan import check_flags, first_plan, versions_of
+from cluster.jobs.client.on_master import CHANGE_S, COPY_S, ConnectionBroken, Master
 from cluster.jobs.log_connection import print_log
 from cluster.jobs.log_filter import EVERY_LINE, Choice
 from cluster.jobs.master.lost_jobs import Lost
 from cluster.jobs.occupancy import Holder
 from cluster.jobs.plan import launched, require_shared
-from cluster.jobs.program import Program
 from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
-from cluster.jobs.training import Training
+from cluster.jobs.spec import JobSpec
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import Launch, hosts_for, plan_launch
+from cluster.packages.interpreter import Interpreter
 from cluster.ssh.fanout import Interrupted, Reach
-from cluster.ssh.limits import Limits, OnOutput
-from cluster.ssh.noise_filter import complaint, marked, said, trouble
-from cluster.ssh.program import NoAnswer, answer_of
+from cluster.ssh.limits import OnOutput
 from cluster.ssh.result import Result
 from cluster.terminal import pass_on
 from cluster.typed import from_json
@@ -35,14 +34,7 @@ if TYPE_CHECKING:
     from cluster.jobs.curves.metrics import Measured
     from cluster.jobs.master.facts import JobFacts
 
-ANSWER_S = 30.0  # limit for a verb that only reads
-CHANGE_S = 200.0  # limit for a verb that waits for a lock, or for a training to save and leave
-COPY_S = 3 * 3600.0  # limit for a verb that copies or removes checkpoints, as long as the file server takes
 _SUBMIT_AGAIN_S = (1.0, 3.0, 9.0)  # pauses before a submission is sent again
-_VERSIONS_S = 20.0  # it may have to start a container
-_VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
-# Trainers whose --check supports --json.
-_PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +50,46 @@ class Listing:
     left_out: Mapping[str, str]  # hosts that failed too often: address to reason
 
 
-class ConnectionBroken(ClusterError):
-    """Error: the connection to the master broke, so its command may or may not have run."""
-
-
 class Jobs:
     """Jobs of one cluster, reached through its master."""
 
     def __init__(self, reach: Reach, cluster: Cluster, user: str = "") -> None:
         """user: run verbs on the master as this user, which only root may set. "" is the SSH connection's user."""
-        self._reach, self._cluster, self._user = reach, cluster, user
+        self._reach, self._cluster = reach, cluster
+        self._master = Master(reach, cluster, user)
 
-    def plan(self, training: Training, *, resume: JobView | None = None, job_id: str = "") -> Job:
-        """Plan a job for this training: probe the hosts and check the flags, but start nothing.
+    def plan(
+        self,
+        spec: JobSpec,
+        *,
+        resume: JobView | None = None,
+        job_id: str = "",
+        interpreter: Interpreter | None = None,
+    ) -> Job:
+        """Plan a job as it is asked for: probe the hosts and check the flags, but start nothing.
 
         resume: an ended job; the plan is its next attempt.
         job_id: the id of a new job that has one already.
+        interpreter: the environment of a program that has its own, once it is installed.
 
-        Raises ConfigError if the training cannot run as asked, ClusterError if a host cannot be probed.
+        Raises ConfigError if the job cannot run as asked, ClusterError if a host cannot be probed.
         """
-        used = hosts_for(training.hosts, training.np)
-        training.terms.check(training.np or sum(h.slots for h in used))
+        used = hosts_for(spec.hosts, spec.np)
+        spec.check(spec.np or sum(h.slots for h in used))
+        before = resume or (self._to_begin_from(spec.begins_from) if spec.begins_from else None)
+        if before and not resume:
+            spec = dataclasses.replace(spec, begins_from=before.id)
+        launch, facts = self._probe(spec, used)
+        attempt = before.status.attempt + 1 if before else 1  # the newest checkpoint is that of the highest attempt
+        job_id = resume.id if resume else job_id or new_id(spec.name)
+        paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
+        versions = versions_of(spec, facts, interpreter, self._master.run)
+        plan = first_plan(spec, self._cluster, launch, paths, versions, interpreter)
+        job = launched(Job(id=job_id, created=now(), spec=spec, plan=plan), launch, paths, attempt)
+        return job.planned(steps=check_flags(job, self._cluster.project, self._master.run))
+
+    def _probe(self, spec: JobSpec, used: Sequence[Host]) -> tuple[Launch, HostFacts]:
+        """Probe the hosts. Return how the ranks are started, and what is known of the first rank's host."""
         master = self._cluster.master
         asked = {h.address: h for h in (master, *used)}  # a training may use fewer slots of a host than it has
         results, found = survey(self._reach, self._cluster, tuple(asked.values()))
@@ -89,20 +100,9 @@ class Jobs:
             raise ConfigError(f"no folder is shared: the first rank, which saves, runs on the master; {remedy}")
         facts = {h: found[asked[h.address]] for h in (master, *used)}
         launch = plan_launch(
-            training.hosts,
-            facts,
-            np=training.np,
-            profile=training.profile,
-            environment=training.environment,
-            master=master,
+            spec.hosts, facts, np=spec.np, profile=spec.profile, environment=spec.environment, master=master
         )
-        before = resume or (self._to_begin_from(training.begins_from) if training.begins_from else None)
-        attempt = before.status.attempt + 1 if before else 1  # the newest checkpoint is that of the highest attempt
-        job_id = resume.id if resume else job_id or new_id(training.name)
-        job = self._job(training, launch, facts[used[0]], job_id, attempt)
-        if before and not resume:
-            job = dataclasses.replace(job, begins_from=before.id)
-        return dataclasses.replace(job, steps=self._check_arguments(training, job))
+        return launch, facts[used[0]]
 
     def _to_begin_from(self, which: str) -> JobView:
         """Return the job from whose checkpoints a new one begins.
@@ -122,10 +122,10 @@ class Jobs:
         If the connection breaks, submits again, unless the master already has the job.
         """
         words, broken = json.dumps(dataclasses.asdict(job)).encode(), 0
-        limit_s = COPY_S if job.begins_from else CHANGE_S
+        limit_s = COPY_S if job.spec.begins_from else CHANGE_S
         while True:
             try:
-                return str(self._call("submit", stdin=words, total_s=limit_s)["folder"])
+                return str(self._master.call("submit", stdin=words, total_s=limit_s)["folder"])
             except ConnectionBroken:
                 broken += 1
                 if broken > len(_SUBMIT_AGAIN_S):
@@ -149,8 +149,8 @@ class Jobs:
 
         going: only those that have not ended, with the others' ids; a master of an older version returns them all.
         """
-        listed = self._call("list", stdin=json.dumps({"going": going}).encode())
-        jobs = tuple(JobView.from_json(one) for one in listed["jobs"])
+        listed = self._master.call("list", stdin=json.dumps({"going": going}).encode())
+        jobs = tuple(from_json(JobView, one) for one in listed["jobs"])
         return Listing(
             jobs=jobs,
             over_ids=tuple(listed.get("over_ids", ())),
@@ -163,7 +163,7 @@ class Jobs:
 
     def show(self, which: str) -> JobView:
         """Return one job."""
-        return JobView.from_json(self._call("show", which))
+        return from_json(JobView, self._master.call("show", which))
 
     def to_change(self, which: str, what: str, *, yes: bool) -> "tuple[Jobs, JobView]":
         """Return a job to be changed, and a client that acts as its owner.
@@ -184,8 +184,8 @@ class Jobs:
         """Return one job and its metrics over its steps, reduced to the resolution of a chart."""
         from cluster.jobs.curves.metrics import Measured
 
-        said = self._call("curves", which, total_s=CHANGE_S)
-        return JobView.from_json(said["view"]), from_json(Measured, said["measured"])
+        said = self._master.call("curves", which, total_s=CHANGE_S)
+        return from_json(JobView, said["view"]), from_json(Measured, said["measured"])
 
     def priced(self, found: Sequence[JobView]) -> tuple[JobView, ...]:
         """Return these jobs with their cost so far, if their cluster is a stack and its prices can be queried."""
@@ -193,7 +193,7 @@ class Jobs:
 
         def of_master(stack: str) -> Bill | None:
             with contextlib.suppress(ClusterError, ValueError):  # a missing price does not fail the list
-                said = self._call("bill", stack)
+                said = self._master.call("bill", stack)
                 return from_json(Bill, said) if said else None
             return None
 
@@ -203,7 +203,7 @@ class Jobs:
         """Return the data of each job's page."""
         from cluster.jobs.master.facts import JobFacts
 
-        return tuple(JobFacts.from_json(one) for one in self._call("facts", *which, total_s=CHANGE_S))
+        return tuple(from_json(JobFacts, one) for one in self._master.call("facts", *which, total_s=CHANGE_S))
 
     def send_results(self, which: str) -> JobView:
         """Send the job's results to S3 again and return the job.
@@ -211,15 +211,15 @@ class Jobs:
         Raises ConfigError if its cluster file has no destination. The call has no time limit here: the master ends the
         transfer if S3 does not answer.
         """
-        return JobView.from_json(self._call("results", which, total_s=None))
+        return from_json(JobView, self._master.call("results", which, total_s=None))
 
     def stop(self, which: str) -> JobView:
         """End the job on every host and return its final view. Raises NothingToDo if it has ended."""
-        return JobView.from_json(self._call("stop", which, total_s=CHANGE_S))
+        return from_json(JobView, self._master.call("stop", which, total_s=CHANGE_S))
 
     def heal(self, *, dry_run: bool) -> tuple[Lost, ...]:
         """Resume this user's lost jobs that allow it. Return the result for each."""
-        said = self._call("heal", *(["--dry-run"] if dry_run else []), total_s=CHANGE_S)
+        said = self._master.call("heal", *(["--dry-run"] if dry_run else []), total_s=CHANGE_S)
         return tuple(from_json(Lost, one) for one in said)
 
     def remove(self, which: str) -> tuple[str, tuple[str, ...]]:
@@ -227,7 +227,7 @@ class Jobs:
 
         Raises ConfigError while the job is active.
         """
-        said = self._call("remove", which, total_s=COPY_S)
+        said = self._master.call("remove", which, total_s=COPY_S)
         return str(said["removed"]), tuple(said["left"])
 
     def logs(
@@ -261,7 +261,7 @@ class Jobs:
         )
 
         def command(job: str, more: Sequence[str]) -> str:
-            return self._words("logs", job or which, *options, *more)
+            return self._master.words("logs", job or which, *options, *more)
 
         try:
             result = print_log(self._reach, self._cluster.master, command, on_output)
@@ -282,139 +282,19 @@ class Jobs:
 
     def on_master(self, module: str, arguments: Sequence[str], on_output: OnOutput | None = None) -> Result:
         """Run one of the project's modules on the master."""
-        return self._reach.run([self._cluster.master], self._module(module, arguments), on_output=on_output)[
-            self._cluster.master
-        ]
-
-    def _job(self, training: Training, launch: Launch, first: HostFacts, job_id: str, attempt: int) -> Job:
-        paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
-        program = training.what if isinstance(training.what, Program) else None
-        used = {h.address for h in launch.hosts}
-        # In a stack a spare takes a dead host's rank permanently. A host with a rank of its own must not do so.
-        idle = () if self._cluster.stack else (*training.hosts, *training.idle)
-        spares = tuple(h for h in self._cluster.hosts if (h.is_spare or h in idle) and h.address not in used)
-        job = Job(
-            id=job_id,
-            name=training.name,
-            command=training.what.command(self._cluster.python, str(paths.folder)),
-            mpirun=(),
-            np=launch.np,
-            hosts=launch.hosts,
-            whole_np=launch.np,
-            whole_hosts=launch.hosts,
-            starter="" if self._cluster.master in launch.hosts else self._cluster.master.address,
-            stack=self._cluster.stack,
-            is_shared=self._cluster.is_shared,
-            spares=() if program and program.per == "once" else spares,
-            profile=launch.profile.name,
-            asked_profile=training.profile,
-            environment=dict(training.environment),
-            revision="",
-            created=now(),
-            notify=self._cluster.notify,
-            results=self._cluster.results,
-            versions=self._versions(training, first),
-            heal=training.terms.heal,
-            min_np=training.terms.min_np,
-            attempts_per_hour=training.terms.attempts_per_hour,
-            hang_after=training.hang_after,
-            program=program is not None,
-            per=program.per if program else "gpu",
-            python=self._cluster.python,
-            slots=training.slots or {h.address: h.slots for h in self._cluster.hosts},
-            exclusive=training.exclusive or (program is not None and program.per != "gpu"),
-            code=training.code,
-            below=training.below,
-            own_disk=training.own_disk,
-            workdir=training.workdir,
-            packages=training.packages,
-            prefix=training.prefix,
-            variables=training.variables,
-        )
-        return launched(job, launch, paths, attempt)
-
-    def _versions(self, training: Training, first: HostFacts) -> dict[str, str]:
-        """Return the versions of the software that the ranks will run with.
-
-        They come from the first rank's host, or from the master if the training has its own environment. If that
-        environment does not report any, returns only Open MPI's.
-        """
-        mpi = {"open mpi": first.mpirun_version or ""}
-        python = "" if isinstance(training.what, Program) else training.what.python
-        if not (training.packages or python):
-            return {"python": first.python, **mpi, **first.packages}
-        if not (python or training.prefix or training.variables):
-            return mpi  # the environment is not installed yet
-        own = dict(training.variables)
-        path = [f'export PATH={shlex.quote(own.pop("PATH"))}:"$PATH";'] if "PATH" in own else []
-        words = [*training.prefix, python or "python", "-c", _VERSIONS.read_text()]
-        told = [f"{name}={value}" for name, value in own.items()]
-        command = " ".join([*path, "exec", shlex.join(["env", *told, *words])])
-        with contextlib.suppress(ValueError, AttributeError):
-            return {**json.loads(said(self._on_master(command, b"", Limits(total_s=_VERSIONS_S))) or ""), **mpi}
-        return mpi
-
-    def _check_arguments(self, training: Training, job: Job) -> int | None:
-        """Run the trainer's `--check` of its flags and data on the master, before mpirun starts anything.
-
-        Returns its number of steps, if it reports one.
-        """
-        if isinstance(training.what, Program):
-            return None
-        words = [*job.command, "--check", "--ranks", str(job.np)]
-        words += ["--json"] if training.what.module in _PLAN_AS_JSON else []
-        project = shlex.quote(self._cluster.project)
-        result = self._on_master(f"cd {project} && exec {shlex.join(words)}", b"", Limits(total_s=60))
-        if result.exit_code in (126, 127) and training.what.python:
-            raise ConfigError(
-                f"{training.what.python} cannot be started on the master ({result.host}): name an interpreter with "
-                "PyTorch that every host has, with --python"
-            )
-        if lacking := re.search(rb"ModuleNotFoundError: No module named '([\w.]+)'", result.stderr):
-            raise ConfigError(
-                f"the environment of the master ({result.host}) has no {lacking[1].decode()}, which this trainer "
-                "needs: 'inv setup' installs it; for a lab, install it beside this command: "
-                "pip install 'dlami-cluster[train]'"
-            )
-        if not result.ok:
-            raise _error(result)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            plan = said(result) or ""
-            return int(json.loads(plan[plan.index("{") :])["steps"])
-        return None
-
-    def _call(self, *words: str, stdin: bytes = b"", total_s: float | None = ANSWER_S) -> Any:
-        """Run one verb on the master and return its answer."""
-        result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
-        if not result.ok:
-            raise _error(result)
-        try:
-            return answer_of(result)
-        except NoAnswer as e:
-            raise ClusterError(f"the master ({result.host}): {e}; look again with: inv jobs.list") from e
-
-    def _words(self, *words: str) -> str:
-        return self._module("cluster.jobs", ["--shared", self._cluster.shared, *words])
-
-    def _module(self, module: str, arguments: Sequence[str]) -> str:
-        words = shlex.join([self._cluster.python, "-m", module, *arguments])
-        return f"cd {shlex.quote(self._cluster.project)} && exec {words}"
-
-    def _on_master(self, command: str, stdin: bytes, limits: Limits) -> Result:
-        words = marked(command)
-        if self._user:
-            words = shlex.join(["runuser", "-l", self._user, "-s", "/bin/bash", "-c", words])
-        return self._reach.run([self._cluster.master], words, stdin=stdin, limits=limits)[self._cluster.master]
+        command = self._master.module(module, arguments)
+        return self._reach.run([self._cluster.master], command, on_output=on_output)[self._cluster.master]
 
 
-def queued(job: Job, training: Training, *, unchecked: bool) -> Job:
-    """Return the planned job as a queued one. It waits for its turn and then uses any free hosts of the training.
+def queued(job: Job) -> Job:
+    """Return the planned job as a queued one. It waits for its turn and then uses any free hosts that it may have.
 
     Where no folder is shared it waits for the planned ones: its first rank has to be on the master.
     """
     planned = {h.address for h in job.hosts}
-    wanted = tuple(h for h in training.hosts if job.is_shared or h.address in planned)
-    return dataclasses.replace(job, hosts=(), whole_hosts=(), mpirun=(), wanted=wanted, unchecked=unchecked)
+    wanted = tuple(h for h in job.spec.hosts if job.plan.is_shared or h.address in planned)
+    waiting = job.planned(hosts=(), whole_hosts=(), mpirun=())
+    return dataclasses.replace(waiting, spec=dataclasses.replace(job.spec, queue=True, hosts=wanted))
 
 
 @contextlib.contextmanager
@@ -422,17 +302,3 @@ def opened(cluster: Cluster) -> Iterator[Jobs]:
     """Yield the cluster's jobs. The connections are closed on exit."""
     with Reach(cluster) as reach:
         yield Jobs(reach, cluster)
-
-
-def _error(result: Result) -> ClusterError:
-    """Return the master's error as an exception here, with its text and type."""
-    why = complaint(result)
-    if result.exit_code is None:
-        return ConnectionBroken(f"the master ({result.host}) could not do it: {result.error or why or trouble(result)}")
-    if result.exit_code == 3:
-        return NothingToDo(why)
-    if result.exit_code == 2:
-        return ConfigError(why)
-    if result.exit_code == 1 and why and "Traceback" not in why:
-        return ClusterError(why)
-    return ClusterError(f"the master ({result.host}) could not do it: {result.error or why or trouble(result)}")

@@ -70,7 +70,7 @@ def _row(job: JobView) -> tuple[str, ...]:
     step, epoch, speed, left, score = "", "", "", "", ""
     if p := job.progress:
         epoch, score = epoch_of(p), score_of(p)
-        step = f"{p.step}/{job.job.steps}" if job.job.steps else str(p.step)
+        step = f"{p.step}/{job.job.plan.steps}" if job.job.plan.steps else str(p.step)
         if trains(job):
             speed = f"{p.images_per_s:.1f}" if p.images_per_s is not None else ""
             left = duration(p.left_s) if p.left_s is not None else ""

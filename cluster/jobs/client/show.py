@@ -41,11 +41,11 @@ def one(job: JobView) -> str:
         "progress": progress_of(job),
         "cost": cost_in_words(job),
         "ranks": f"{asked.np} on {hosts_of(job) or 'any of ' + fold(h.address for h in asked.wanted)}",
-        "command": shlex.join(asked.command),
-        "packages": asked.packages.option if asked.packages else "",
+        "command": shlex.join(asked.plan.command),
+        "packages": asked.spec.packages.option if asked.spec.packages else "",
         "code": code_in_words(job),
         "launched by": launched_by(job),
-        "versions": ", ".join(f"{k} {v}" for k, v in asked.versions.items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in asked.plan.versions.items()),
         "log": status.log or f"{job.folder}/logs/attempt-{status.attempt}/console.log",
         "folder": job.folder,
         "results": str(job.results or ""),
@@ -112,7 +112,7 @@ def progress_of(job: JobView) -> str:
     p = job.progress
     if p is None:
         return ""
-    parts = [f"step {p.step}" + (f" of {job.job.steps}" if job.job.steps else "")]
+    parts = [f"step {p.step}" + (f" of {job.job.plan.steps}" if job.job.plan.steps else "")]
     if p.epoch is not None:
         parts.append(f"epoch {epoch_of(p)}")
     if p.images_per_s is not None:
@@ -132,16 +132,16 @@ def cost_in_words(job: JobView) -> str:
 def code_in_words(job: JobView) -> str:
     """Return which code the ranks run: the trainers' revision, or what was delivered for a program."""
     asked = job.job
-    if not asked.program:
-        return asked.revision
-    if not asked.code:
-        return f"none taken along: that of {asked.workdir} on its hosts"
-    return str(job.own_code or f"delivered as {asked.code[:12]}")
+    if not asked.spec.brings_code:
+        return asked.plan.revision
+    if not asked.spec.code:
+        return f"none taken along: that of {asked.spec.workdir} on its hosts"
+    return str(job.own_code or f"delivered as {asked.spec.code[:12]}")
 
 
 def launched_by(job: JobView) -> str:
     """Return the revision of the project that runs a program; "" for a trainer's job, whose code shows it."""
-    return f"dlami-cluster {job.job.revision}" if job.job.program else ""
+    return f"dlami-cluster {job.job.plan.revision}" if job.job.spec.brings_code else ""
 
 
 def epoch_of(p: Progress) -> str:
@@ -163,5 +163,5 @@ def trains(job: JobView) -> bool:
 def hosts_of(job: JobView) -> str:
     """Return the hosts of the job's ranks, with its slots where it shares a host."""
     asked = job.job
-    shared = [slots for h in asked.hosts if not asked.takes_whole(h) and (slots := asked.claimed.get(h.address))]
+    shared = [slots for h in asked.hosts if not asked.takes_whole(h) and (slots := asked.plan.claimed.get(h.address))]
     return fold(h.address for h in asked.hosts) + (f" slot {numbers(shared[0])}" if shared else "")

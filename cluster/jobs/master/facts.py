@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,30 +63,8 @@ class JobFacts:
     pictures_left: int = 0  # number of pictures left out, as too large or too many
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content as a JSON object."""
+        """Return the content as a JSON object, for `--json`."""
         return {**dataclasses.asdict(dataclasses.replace(self, view=None)), "view": self.view.to_json()}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "JobFacts":
-        """Restore the content from that object. Raises ValueError that names the field."""
-        rest = from_json(_Rest, raw)
-        fields = {f.name: getattr(rest, f.name) for f in dataclasses.fields(_Rest)}
-        return cls(view=JobView.from_json(raw["view"]), **fields)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rest:
-    """Content of the page without the view."""
-
-    made: str
-    measured: Measured
-    hosts: tuple[HostSeen, ...]
-    checkpoints: tuple[Checkpoint, ...] = ()
-    difference: str = ""
-    difference_left: int = 0
-    tail: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    pictures_left: int = 0
 
 
 def read_facts(paths: JobPaths) -> JobFacts:
@@ -117,13 +94,10 @@ def with_cost(found: JobFacts) -> JobFacts:
 
 def without_secrets(job: Job) -> Job:
     """Return the job without the values of its operator's variables, which may be passwords, and without `notify`."""
-    hidden = {f"{name}={value}": f"{name}=…" for name, value in job.environment.items()}
-    return dataclasses.replace(
-        job,
-        environment=dict.fromkeys(job.environment, "…"),
-        mpirun=tuple(hidden.get(word, word) for word in job.mpirun),
-        notify="",
-    )
+    hidden = {f"{name}={value}": f"{name}=…" for name, value in job.spec.environment.items()}
+    shown = job.planned(mpirun=tuple(hidden.get(word, word) for word in job.plan.mpirun), notify="")
+    spec = dataclasses.replace(job.spec, environment=dict.fromkeys(job.spec.environment, "…"))
+    return dataclasses.replace(shown, spec=spec)
 
 
 def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:

@@ -132,8 +132,8 @@ def unseen_checkpoints(paths: JobPaths) -> str:
     """Return a warning about checkpoints beside a program's code, where the next attempt does not look, or ""."""
     with contextlib.suppress(OSError, DamagedRecord):
         job = read_job(paths)
-        own = paths.code / job.below / "checkpoints"
-        if job.program and not newest_checkpoint(paths) and any(own.iterdir()):
+        own = paths.code / job.spec.below / "checkpoints"
+        if not newest_checkpoint(paths) and any(own.iterdir()):
             return f"{own} is not looked at: what $DLAMI_RESUME is to name belongs into $DLAMI_JOB_DIR/checkpoints"
     return ""
 
@@ -210,6 +210,6 @@ def _nobody_reads() -> bool:
 
 
 def _require_rank(paths: JobPaths, rank: int) -> None:
-    ranks = max(read_job(paths).np, read_job(paths).whole_np)
+    ranks = max(read_job(paths).np, read_job(paths).plan.whole_np)
     if not 0 <= rank < ranks:
         raise ConfigError(f"{paths.folder.name} has {counted(ranks, 'rank')}, counted from 0: there is no rank {rank}")

@@ -56,7 +56,7 @@ def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
 def rank_hosts(job: JobView, attempt: int) -> dict[int, str]:
     """Return the host of each rank in an attempt: ranks fill the hosts' slots in order."""
     record = next((a for a in job.attempts if a.number == attempt), None)
-    known = {h.address: h for h in (*job.job.whole_hosts, *job.job.hosts, *job.job.spares)}
+    known = {h.address: h for h in (*job.job.plan.whole_hosts, *job.job.hosts, *job.job.plan.spares)}
     if record is None:
         hosts, np = job.job.hosts, job.job.np
     else:
@@ -75,7 +75,7 @@ def rank_hosts(job: JobView, attempt: int) -> dict[int, str]:
 
 
 def _usual_slots(job: JobView) -> int:
-    return max((h.slots for h in (*job.job.hosts, *job.job.whole_hosts)), default=1)
+    return max((h.slots for h in (*job.job.hosts, *job.job.plan.whole_hosts)), default=1)
 
 
 def _ranks(job: JobView) -> dict[str, tuple[str, ...]]:

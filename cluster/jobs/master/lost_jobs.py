@@ -98,7 +98,7 @@ def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
 def _why_not(job: Job, paths: JobPaths) -> str:
     """Return why the job must not continue. Return an empty string if it may."""
     left = written_status(paths).state
-    if not job.heal and left is not JobState.QUEUED:  # one that waited has not failed
+    if not job.spec.heal and left is not JobState.QUEUED:  # one that waited has not failed
         return f"it was started with --no-heal; 'inv jobs.resume {job.id}' goes on with it"
     if left is JobState.STOPPING:
         return f"it was being stopped; 'inv jobs.stop {job.id}' ends what is left of it"
@@ -123,9 +123,9 @@ def _what_follows(paths: JobPaths) -> str:
 
 
 def _tell(paths: JobPaths, job: Job, text: str) -> None:
-    if job.notify:
+    if job.plan.notify:
         message = Message(event=Event.LOST, job=job.id, text=text, attempt=job.attempt, folder=str(paths.folder))
         try:
-            deliver(job.notify, message)
+            deliver(job.plan.notify, message)
         except ClusterError as e:
             print(f"notify: {e}", flush=True)

@@ -53,7 +53,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
 
     Raises ClusterError if the job cannot be recorded or started.
     """
-    check_name(job.name)
+    check_name(job.spec.name)
     check_id(job.id)
     make_folder(folder)
     paths = JobPaths(folder / job.id)
@@ -66,8 +66,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
                 job,
                 sequence=before.sequence if before else next_sequence(records),
                 ticket=next_ticket(records) if job.waits_for_hosts else 0,
-                revision=job.revision or revision(),
-            )
+            ).planned(revision=job.plan.revision or revision())
             if not job.waits_for_hosts:
                 _refuse_taken(records, job)
                 job = claim_hosts(job, paths.folder)
@@ -88,16 +87,18 @@ def submit(folder: Path, job: Job) -> JobPaths:
 
 def _given_checkpoints(folder: Path, job: Job) -> Path | None:
     """Copy the checkpoints that a new job begins with into a temporary folder beside its own. Raises ConfigError."""
-    if not job.begins_from or os.path.lexists(folder / job.id):
+    if not job.spec.begins_from or os.path.lexists(folder / job.id):
         return None
-    of = JobPaths(folder / check_id(job.begins_from))
+    of = JobPaths(folder / check_id(job.spec.begins_from))
     require_own(of, "begin from")
     try:
         names = {p.name for p in whole_checkpoints(of)}
     except FileNotFoundError:
         names = set()
     if not names:
-        raise ConfigError(f"{job.begins_from} has no checkpoint in {of.checkpoints}: there is nothing to begin from")
+        raise ConfigError(
+            f"{job.spec.begins_from} has no checkpoint in {of.checkpoints}: there is nothing to begin from"
+        )
     made = _own_new(folder / f".from-{job.id}")
     try:  # copied, not linked: a program may rewrite a file in place
         for name in sorted(names):
@@ -105,7 +106,7 @@ def _given_checkpoints(folder: Path, job: Job) -> Path | None:
             shutil.copytree(source, made / name) if source.is_dir() else shutil.copy2(source, made / name)
     except OSError as e:
         shutil.rmtree(made, ignore_errors=True)
-        raise ClusterError(f"the checkpoints of {job.begins_from} could not be copied: {e.strerror or e}") from e
+        raise ClusterError(f"the checkpoints of {job.spec.begins_from} could not be copied: {e.strerror or e}") from e
     return made
 
 
@@ -128,8 +129,8 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
         except DamagedRecord:
             job, hosts = None, hosts_of(paths)
         shutil.rmtree(paths.folder)
-    theirs = str(paths.folder) if job and not job.is_shared else ""
-    return remove_copies(hosts, paths.folder.name, job.environment if job else {}, theirs)
+    theirs = str(paths.folder) if job and not job.plan.is_shared else ""
+    return remove_copies(hosts, paths.folder.name, job.spec.environment if job else {}, theirs)
 
 
 def take_up(paths: JobPaths) -> None:
@@ -241,12 +242,12 @@ def _own_new(folder: Path) -> Path:
 
 def _copy_code(paths: JobPaths, job: Job) -> None:
     shutil.copyfile(ROOT / "cluster/launch/onhost/slots.py", paths.slots_program)
-    if job.program:
+    if not job.spec.program.is_built_in:
         shutil.copyfile(ROOT / "cluster/launch/onhost/rank.py", paths.rank_program)
         _copy_lent(paths.lib)
         paths.checkpoints.mkdir(exist_ok=True)
-        if job.code and not paths.code_archive.exists():
-            put_code(paths.folder, job.code)
+        if job.spec.code and not paths.code_archive.exists():
+            put_code(paths.folder, job.spec.code)
     elif not paths.code.exists():
         fresh = paths.folder / ".code"
         shutil.rmtree(fresh, ignore_errors=True)

@@ -91,7 +91,7 @@ def look_at(
     if unforeseen := silent - set(suspects):
         silent -= unforeseen - silent_hosts(unforeseen, _ANSWER_S)
     looked = [h for h in (*seats, *spares) if h.address not in silent and (h in spares or h.address in suspects)]
-    sick = glance(shared, looked, is_shared=job.is_shared) if looked else {}
+    sick = glance(shared, looked, is_shared=job.plan.is_shared) if looked else {}
     used = {h.address for h in job.hosts}
     taken = taken_by_others([h for h in looked if h.address not in {*used, *sick}], job)
     leaving = leaving_hosts([h for h in (*seats, *spares) if h.address not in silent])

@@ -27,7 +27,7 @@ from cluster.jobs.supervisor.exit_state import (
     shows_progress,
     what_was_saved,
 )
-from cluster.jobs.supervisor.launcher import Launcher, NotStarted
+from cluster.jobs.supervisor.launcher import Mpirun, NotStarted
 from cluster.jobs.supervisor.scale_up import Growing
 from cluster.jobs.supervisor.shared_folder import hosts_without, trouble_here
 from cluster.jobs.supervisor.signals import Signals
@@ -39,13 +39,9 @@ from cluster.recovery.failure_kinds import Ending
 from cluster.recovery.history import AttemptRecord
 from cluster.recovery.liveness import LOOK_S, LOOKS, Presence
 from cluster.recovery.preemption import Departure, departures, due, is_the_end, why
-from cluster.ssh.options import are_pods
+from cluster.ssh.launcher import launcher
 from cluster.steady_time import steady_now
 
-_STOPPED_BY_OTHERS = (
-    "its supervisor was told to end (SIGTERM) by something other than 'inv jobs.stop', such as a shutdown of the master"
-)
-_POD_TOLD_TO_END = "its launcher's pod was told to end: by 'inv eks.jobs.stop', or because its node goes"
 _CONSOLE_TAIL = 1 << 20
 # These kinds count even if ranks were asked to leave.
 _NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)
@@ -124,7 +120,7 @@ class Attempt:
 
     def _watch_mpirun(self) -> int:
         """Run mpirun from start to end and return its exit code."""
-        mpirun = Launcher(self._job, self._paths, self._folder)
+        mpirun = Mpirun(self._job, self._paths, self._folder)
         with contextlib.suppress(OSError):
             self._console = self._folder.do(self._open_console)
         self._ranks.start()
@@ -164,7 +160,7 @@ class Attempt:
         self._note(noticed=self.record.noticed or steady_now(), ended=steady_now())
         return exit_code
 
-    def _asked_to_leave(self, mpirun: Launcher) -> int:
+    def _asked_to_leave(self, mpirun: Mpirun) -> int:
         """Ask the ranks to save and leave. Return mpirun's exit code once they have left or were killed."""
         self._note(noticed=steady_now())
         self._checkpoint_before = self._newest_stamp()
@@ -182,19 +178,19 @@ class Attempt:
             return self._folder.do(lambda: newest_stamp(self._paths))
         return None
 
-    def _warnings(self, mpirun: Launcher) -> tuple[str, ...]:
+    def _warnings(self, mpirun: Mpirun) -> tuple[str, ...]:
         """Return the current warnings: conditions that are wrong but do not end the attempt."""
         stopped = (stopped_processes.warning(name, address) for address, name in sorted(self._stopped(mpirun).items()))
         return (*stopped, *filter(None, [self._ranks.silence()]))
 
-    def _frozen_by(self, mpirun: Launcher) -> Cause | None:
+    def _frozen_by(self, mpirun: Mpirun) -> Cause | None:
         """Return why the attempt should end: a stopped process or silent folder blocks it while no rank progresses."""
-        limit_s = self._ranks.limit_s() if self._job.hang_after != 0 else math.inf
+        limit_s = self._ranks.limit_s() if self._job.spec.hang_after != 0 else math.inf
         return self._frozen.look(
             self._stopped(mpirun), self._folder.silent_s, self._ranks.progress(), limit_s, time.monotonic()
         )
 
-    def _stopped(self, mpirun: Launcher) -> dict[str, str]:
+    def _stopped(self, mpirun: Mpirun) -> dict[str, str]:
         """Return the stopped parts of mpirun by host address, mpirun itself under "" unless a host reports it."""
         stopped = self._ranks.stopped()
         return stopped if not mpirun.is_stopped or MPIRUN in stopped.values() else {**stopped, "": MPIRUN}
@@ -254,7 +250,10 @@ class Attempt:
             return self._hang
         text = self._console_tail()
         hosts = [h.address for h, n in ranks_on(self._job.hosts, self._job.np).items() for _ in range(n)]
-        shared, is_alone = str(self._paths.folder.parent.parent), self._job.np == 1 and self._job.per == "gpu"
+        shared, is_alone = (
+            str(self._paths.folder.parent.parent),
+            self._job.np == 1 and self._job.spec.program.per == "gpu",
+        )
         cause = read_cause(text, exit_code, dict(enumerate(hosts)), shared=shared, is_alone=is_alone)
         cause = _by_address(cause, set(hosts))
         if cause.kind is Ending.LAUNCH and not cause.host and (full := hosts_without_room(self._job)):
@@ -267,19 +266,19 @@ class Attempt:
         if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # the launch itself had succeeded
             return dataclasses.replace(cause, kind=Ending.DAEMON)
         # Only this project's trainers print this.
-        if exit_code == 0 and not self._job.program and (early := left_early(text)):
+        if exit_code == 0 and self._job.spec.program.is_built_in and (early := left_early(text)):
             return early
         return cause
 
     def _with_shared_folder(self, cause: Cause) -> Cause:
         """Return the cause, replaced by the shared folder's failure if that explains it."""
         may_be = (Ending.PROGRAM, Ending.LAUNCH, *((Ending.HANG, Ending.DAEMON) if self._folder.is_silent else ()))
-        if not self._job.heal or cause.kind not in may_be:
+        if not self._job.spec.heal or cause.kind not in may_be:
             return cause
         if trouble := trouble_here(self._folder, self._paths):
             text = f"{self._paths.folder} cannot be written: {trouble}; {cause.text}"
             return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text)
-        if self._job.is_shared and (away := hosts_without(self._job, self._paths)):
+        if self._job.plan.is_shared and (away := hosts_without(self._job, self._paths)):
             text = f"the shared folder is not there on {fold(away)}; {cause.text}"
             return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text, host=away[0])
         return cause
@@ -320,7 +319,7 @@ def stopped(signals: Signals) -> Cause:
         return Cause(kind=Ending.STOPPED, text="")
     if signals.are_of_a_shutdown:
         return Cause(kind=Ending.MASTER, text="its master was shut down")
-    return Cause(kind=Ending.SUPERVISOR, text=_POD_TOLD_TO_END if are_pods() else _STOPPED_BY_OTHERS)
+    return Cause(kind=Ending.SUPERVISOR, text=launcher().who_sent_sigterm)
 
 
 def _by_address(cause: Cause, addresses: set[str]) -> Cause:

@@ -27,8 +27,8 @@ def has_finished(job: Job, console: str, exit_code: int, done: int | None) -> bo
     """
     if exit_code or _EARLY.search(console):
         return False
-    is_at_its_last = job.steps is not None and done is not None and done >= job.steps
-    return is_at_its_last or (not job.program and bool(_FINISHED.search(console)))
+    is_at_its_last = job.plan.steps is not None and done is not None and done >= job.plan.steps
+    return is_at_its_last or (job.spec.program.is_built_in and bool(_FINISHED.search(console)))
 
 
 def left_early(console: str) -> Cause | None:

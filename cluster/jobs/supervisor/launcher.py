@@ -21,7 +21,7 @@ STOP_GRACE_S = 30.0  # time for the trainer to save and leave
 _STUCK_S = 2.0  # then look for stopped ranks, which never leave
 
 
-class Launcher:
+class Mpirun:
     """mpirun process of an attempt. Its output goes to the attempt's console. Raises NotStarted if it cannot start."""
 
     def __init__(self, job: Job, paths: JobPaths, folder: FolderThread) -> None:
@@ -42,7 +42,7 @@ class Launcher:
         self.began = steady_now()  # before its ranks can print anything
         with paths.console(self._job.attempt).open("ab") as console:
             process = subprocess.Popen(
-                self._job.mpirun,
+                self._job.plan.mpirun,
                 cwd=paths.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=console,

@@ -28,17 +28,18 @@ class NotStarted(Exception):
 
 def give_to_hosts(job: Job, paths: JobPaths) -> None:
     """Give the attempt's hosts what they lack of the code, and the hostfiles. Raises NotStarted."""
-    hosts = job.hosts if job.own_disk else () if job.is_shared else _others(job.hosts)
+    spec, is_shared = job.spec, job.plan.is_shared
+    hosts = job.hosts if spec.own_disk else () if is_shared else _others(job.hosts)
     if not hosts:
         return
     try:
-        archive, content = archived(paths.folder) if job.code or not job.program else ("", "")
+        archive, content = archived(paths.folder) if spec.code or spec.program.is_built_in else ("", "")
         wanted = Wanted(
             archive=str(archive),
             content=content,
-            folder=own_disk_folder(job) if job.own_disk else str(paths.code),
-            files={} if job.is_shared else _files(paths),
-            folders=() if job.is_shared else (str(paths.rank_logs(job.attempt)), str(paths.checkpoints)),
+            folder=own_disk_folder(job) if spec.own_disk else str(paths.code),
+            files={} if is_shared else _files(paths),
+            folders=() if is_shared else (str(paths.rank_logs(job.attempt)), str(paths.checkpoints)),
         )
         cluster = cluster_of_job((_HERE, *hosts), job.id)
         with Reach(cluster) as reach:

@@ -34,12 +34,12 @@ class Queueing:
         folder: FolderThread,
     ) -> None:
         """job: as it was found. It may have hosts that an earlier supervisor of it took, which is gone."""
-        self._found, self._job = job, dataclasses.replace(job, hosts=(), whole_hosts=())
+        self._found, self._job = job, job.planned(hosts=(), whole_hosts=())
         self._paths, self._patience = paths, patience
         self._replacing, self._telling, self._folder = replacing, telling, folder
         self._said = ""
         self._elsewhere: set[str] = set()  # hosts that a job of another shared folder has
-        self.may_have_used: tuple[Host, ...] = (*job.wanted, *job.spares) if job.hosts else ()
+        self.may_have_used: tuple[Host, ...] = (*job.wanted, *job.plan.spares) if job.hosts else ()
 
     def prepare(self) -> Prepared:
         """Wait for the job's turn and return its attempt, on hosts that passed their checks.
@@ -51,7 +51,7 @@ class Queueing:
             self._patience.wait_for(lambda: self._give_back(self._found))
         while True:
             place, job = self._turn()
-            offered = dataclasses.replace(job, spares=_spares_beside(job, place.others))
+            offered = job.planned(spares=_spares_beside(job, place.others))
             telling = self._telling
             healing = Healing(
                 offered, self._paths, self._patience, self._replacing, telling, self._folder, say=telling.waits
@@ -63,9 +63,9 @@ class Queueing:
                 self._patience.wait_for(functools.partial(self._give_back, job))
                 self._elsewhere |= e.why.keys()  # others may be free
                 continue
-            own = {h.address for h in job.spares}
-            spares = tuple(h for h in prepared.job.spares if h.address in own or h not in place.others)
-            chosen = dataclasses.replace(prepared.job, spares=spares)
+            own = {h.address for h in job.plan.spares}
+            spares = tuple(h for h in prepared.job.plan.spares if h.address in own or h not in place.others)
+            chosen = prepared.job.planned(spares=spares)
             write_job(self._paths, chosen)
             return dataclasses.replace(prepared, job=chosen)
 
@@ -93,8 +93,8 @@ class Queueing:
     def _take(self, place: Place) -> Job:
         """Note that the hosts of the job's turn are about to be claimed. Return it with them."""
         write_turn(self._paths, Turn(ticket=self._job.ticket, place=place, is_taken=True))
-        self.may_have_used = (*self._job.wanted, *self._job.spares)
-        return dataclasses.replace(self._job, hosts=place.hosts, whole_hosts=place.hosts)
+        self.may_have_used = (*self._job.wanted, *self._job.plan.spares)
+        return self._job.planned(hosts=place.hosts, whole_hosts=place.hosts)
 
     def _give_back(self, job: Job) -> None:
         """Release these hosts. The job keeps its place in the queue."""
@@ -115,4 +115,4 @@ class Queueing:
 def _spares_beside(job: Job, others: Sequence[Host]) -> tuple[Host, ...]:
     """Return the job's spares and these others, each host once, without those that it begins on."""
     begins_on = {h.address for h in job.hosts}
-    return tuple({h.address: h for h in (*job.spares, *others) if h.address not in begins_on}.values())
+    return tuple({h.address: h for h in (*job.plan.spares, *others) if h.address not in begins_on}.values())

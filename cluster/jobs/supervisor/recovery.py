@@ -115,12 +115,12 @@ class Healing:
         chosen = next_hosts(
             self._paths.folder.parent.parent,
             job,
-            seats=job.whole_hosts or job.hosts,
-            spares=job.spares,
+            seats=job.plan.whole_hosts or job.hosts,
+            spares=job.plan.spares,
             without=without,
             leaving=leaving,
             suspects=_suspects(job, again),
-            np=job.whole_np or job.np,
+            np=job.plan.whole_np or job.np,
             min_np=job.fewest_np,
             replacing=self._replacing,
         )
@@ -130,7 +130,7 @@ class Healing:
             raise NotHealed(f"{chosen}: {RESUME_ON_NEW_HOSTS}")
         if not chosen.hosts:
             raise _NotYet(str(chosen))
-        job = dataclasses.replace(job, whole_hosts=chosen.seats, spares=chosen.spares)
+        job = job.planned(whole_hosts=chosen.seats, spares=chosen.spares)
         job = planned_on_master(job, self._paths, chosen.hosts, chosen.np, attempt)
         return job, chosen
 
@@ -188,6 +188,6 @@ class Healing:
 
 def _suspects(job: Job, again: Again) -> set[str]:
     """Return the addresses of the hosts to check. After the queue these are all hosts, since none has been checked."""
-    if again.is_turn and not job.unchecked:
+    if again.is_turn and not job.spec.unchecked:
         return {h.address for h in job.hosts}
     return {again.suspect} - {""}

@@ -23,7 +23,7 @@ class Telling:
 
     def __init__(self, job: Job, paths: JobPaths, holder: Holder, folder: FolderThread, status: Status) -> None:
         self._job, self._paths, self._holder, self._folder = job, paths, holder, folder
-        self._notifier = Notifier(job.notify, job.id, paths.folder)
+        self._notifier = Notifier(job.plan.notify, job.id, paths.folder)
         self._notices: set[object] = set()  # keys of the notices reported so far
         self.status = status
 

@@ -14,7 +14,7 @@ def send_beside(job: Job, paths: JobPaths) -> None:
 
     The process records the outcome in the job's folder. Uploads of one job take turns.
     """
-    if not job.results:
+    if not job.plan.results:
         return
     own = {k: v for k, v in os.environ.items() if k not in (JOB_TAG, FOLDER_TAG, ATTEMPT_TAG)}
     with contextlib.suppress(OSError):  # this machine cannot start one more process

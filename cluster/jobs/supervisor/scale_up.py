@@ -22,13 +22,13 @@ class Growing:
         self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
         self._has_said = False
         self._said: set[str] = set()
-        self._look_s, self._end = min(_LOOK_S, job.grow_after / 2), threading.Event()
+        self._look_s, self._end = min(_LOOK_S, job.plan.grow_after / 2), threading.Event()
         self._is_possible = False
         self._thread = threading.Thread(target=self._look_until_closed, name="growing", daemon=True)
 
     def start(self) -> "Growing":
         """Start looking, if a host is missing and the job recovers by itself."""
-        if self._job.heal and self._job.np < self._job.whole_np:
+        if self._job.spec.heal and self._job.np < self._job.plan.whole_np:
             self._thread.start()
         return self
 
@@ -41,7 +41,9 @@ class Growing:
 
         first_step_at: when it made its first step. It may restart only after it has trained for `grow_after` seconds.
         """
-        return self._is_possible and first_step_at is not None and steady_now() - first_step_at > self._job.grow_after
+        return (
+            self._is_possible and first_step_at is not None and steady_now() - first_step_at > self._job.plan.grow_after
+        )
 
     def _look_until_closed(self) -> None:
         while not self._is_possible and not self._end.wait(self._look_s):
@@ -55,9 +57,9 @@ class Growing:
         chosen = could_be_had(
             self._paths.folder.parent.parent,
             self._job,
-            seats=self._job.whole_hosts,
-            spares=self._job.spares,
-            np=self._job.whole_np,
+            seats=self._job.plan.whole_hosts,
+            spares=self._job.plan.spares,
+            np=self._job.plan.whole_np,
             replacing=self._replacing,
         )
         if chosen is None or chosen.np > self._job.np:
@@ -71,7 +73,7 @@ class Growing:
 
     def _would_lose(self) -> bool:
         """Return True if the job is a program without a checkpoint, which would repeat all of its work."""
-        if not self._job.program or newest_checkpoint(self._paths):
+        if self._job.spec.program.is_built_in or newest_checkpoint(self._paths):
             return False
         if not self._has_said:
             self._has_said = True

@@ -78,7 +78,7 @@ class _Supervisor:
         try:
             if not self._began():
                 return None
-            self.replacing = Replacing(self.job.stack, self.holder.say)
+            self.replacing = Replacing(self.job.plan.stack, self.holder.say)
             try:
                 return self._attempt_after_attempt()
             except Fenced:
@@ -241,7 +241,7 @@ class _Supervisor:
         left = self._swept(lost, keeps_hosts=keeps_hosts)
         self.record = dataclasses.replace(self.record, cleared=steady_now())
         self.holder.keep(self.record)
-        if self.job.heal:
+        if self.job.spec.heal:
             shared = self.paths.folder.parent.parent
             with contextlib.suppress(Unanswered):
                 self.folder.do(lambda: remember_end(shared, self.job, cause.kind, cause.text, lost))
@@ -313,15 +313,15 @@ class _Supervisor:
 
     def _goes_down(self, cause: Cause) -> bool:
         """Return True if the master is being shut down and the job will be resumed when it is back."""
-        return self.job.heal and cause.kind is Ending.MASTER and self.signals.are_of_a_shutdown
+        return self.job.spec.heal and cause.kind is Ending.MASTER and self.signals.are_of_a_shutdown
 
     def _say_stopping(self) -> None:
-        if self.job.heal and self.signals.are_of_a_shutdown:
+        if self.job.spec.heal and self.signals.are_of_a_shutdown:
             return  # a job found in state STOPPING would not be resumed
         self.telling.stops()
 
     def _terms(self) -> Terms:
-        return Terms(heal=self.job.heal, attempts_per_hour=self.job.attempts_per_hour)
+        return Terms(heal=self.job.spec.heal, attempts_per_hour=self.job.spec.attempts_per_hour)
 
 
 def _begin(job: Job) -> AttemptRecord:

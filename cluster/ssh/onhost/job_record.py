@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
 READ_S = 5.0  # limit on reading a record: a dead mount never answers
@@ -19,6 +19,11 @@ class Record(NamedTuple):
 
     state: str  # `over`, `going`, `removed` where its folder is gone from its place, or `unknown`
     attempt: int = 0  # its number; 0 where that cannot be read
+
+
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's record with the fields of its plan at the top. Records of earlier versions have them there."""
+    return {**record.get("plan", {}), **record}
 
 
 def read_record(folder: str, limit_s: float = READ_S) -> Record:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from cluster.ssh.onhost.job_record import OVER
+from cluster.ssh.onhost.job_record import OVER, flat
 from cluster.ssh.onhost.trusted_files import open_file, read_file
 
 _EVERY_S = 1.0
@@ -16,7 +16,7 @@ _TAIL = 32 << 10  # bytes at the end of the metrics that are read
 _FROM_ROW = (
     "step", "time", "images_per_s", "rank_images_per_s", "rank_input_s", "rank_compute_s", "rank_reduce_s",
 )  # fmt: skip
-_FROM_JOB = ("id", "name", "np", "steps")
+_FROM_JOB = ("id", "np", "steps")
 _FROM_STATE = ("state", "attempt", "started", "cause")
 
 
@@ -67,11 +67,12 @@ class Jobs:
         if state["state"] in OVER:
             self._over[folder] = written
             return None
-        job = _json(f"{folder}/public.json")
+        job = flat(_json(f"{folder}/public.json"))
         hosts = [host["address"] for host in job["hosts"]]
         chosen = {**{name: job.get(name) for name in _FROM_JOB}, **{name: state.get(name) for name in _FROM_STATE}}
         return {
             **chosen,
+            "name": job.get("spec", job).get("name"),
             "hosts": hosts,
             "slots": job.get("claimed", {}),
             "metrics": _last_row(f"{folder}/metrics.jsonl"),
