@@ -1,18 +1,17 @@
 """One training on Kubernetes in detail: its MPIJob, its pods, and how far it is, for `inv eks.jobs.show`."""
 
 import dataclasses
-import json
 import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, ConfigError
 from cluster.jobs.client.show import duration
 from cluster.jobs.record import Progress
 from eks.document import JOB, Document
-from eks.job_spec import ORDER_VARIABLE
+from eks.job_spec import ORDER_VARIABLE, Order
 from eks.jobs import KIND, EksJob, job_of
 from eks.kubectl import Kubectl
 from eks.progress import ask
@@ -78,9 +77,9 @@ def _command(mpijob: Document) -> str:
     try:
         launcher = mpijob["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
         said = next(one["value"] for one in launcher["env"] if one["name"] == ORDER_VARIABLE)
-        order = json.loads(said)
-        return " ".join(filter(None, [order.get("module", ""), shlex.join(order["words"])]))
-    except (LookupError, TypeError, ValueError, StopIteration):
+        program = Order.from_json(said).spec.program
+        return " ".join(filter(None, [program.trainer, shlex.join(program.words)]))
+    except (ConfigError, LookupError, TypeError, ValueError, StopIteration):
         return ""
 
 

@@ -103,7 +103,7 @@ READ_AS_THEY_ARE = {
     "health.onhost.measure": {"disk"},
     "health.onhost.readings": {"_code", "files", "output_and_code", "place", "versions"},
     "health.onhost.trust": {"_lines"},
-    "jobs.client.client": {"_versions"},
+    "jobs.client.first_plan": {"versions_of"},
     "jobs.cost": {"remembered"},
     "jobs.ended_jobs": {"_read"},
     "jobs.lock": {"_opened", "_own"},

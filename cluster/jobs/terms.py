@@ -70,6 +70,10 @@ class Terms:
         None, "seconds without progress that are a hang, 0: nothing is; by default as docs/jobs.md says", seconds
     )
 
+    time_limit: float | None = term(
+        None, "end the job after this time over all attempts, as 90s, 10m, 2h or 1d; never by default", duration_s
+    )
+
     def check(self, np: int) -> None:
         """Raise ConfigError if a job with so many ranks cannot run on these terms."""
         if self.min_np is not None and self.min_np > np:

@@ -56,7 +56,7 @@ class Stage:
         self.stays = ""  # a process that cannot be ended
         self.told: list[tuple[str, int, str]] = []
         self.attempts: list[Job] = []
-        self.signals = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=True, are_of_a_shutdown=False)
+        self.signals = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=True, are_of_a_shutdown=False, limit="")
 
     def begin(self, job: Job, state: JobState = JobState.STARTING, **status: Any) -> None:
         """Put the job on record as it was announced."""

@@ -64,7 +64,12 @@ def test_a_new_job_heals_on_usual_terms() -> None:
 
 def test_every_term_has_its_flag_wherever_a_job_is_started_or_resumed() -> None:
     """A field is all that an option of a job takes: it is typed, recorded and kept when the job is resumed."""
-    typed = {"min_np": ("4", 4), "attempts_per_hour": ("5", 5), "hang_after": ("60", 60.0)}
+    typed = {
+        "min_np": ("4", 4),
+        "attempts_per_hour": ("5", 5),
+        "hang_after": ("60", 60.0),
+        "time_limit": ("2h", 7200.0),
+    }
     assert set(typed) == {f.name for f in FLAGS}
     given = {name: text for name, (text, _) in typed.items()}
     values = {name: value for name, (_, value) in typed.items()}

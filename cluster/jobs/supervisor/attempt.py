@@ -209,7 +209,7 @@ class Attempt:
         if was_asked and has_finished(self._job, self._console_tail(), exit_code, self.record.step):
             return Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=exit_code)
         if self._was_stopped:
-            return Outcome(state=JobState.STOPPED, cause=stopped(self._signals), exit_code=exit_code)
+            return Outcome(state=stopped_state(self._signals), cause=stopped(self._signals), exit_code=exit_code)
         if self._leaving:
             return Outcome(state=JobState.STOPPED, cause=self._left_for_notices(), exit_code=exit_code)
         cause = self._with_shared_folder(self._cause(exit_code))
@@ -314,12 +314,19 @@ class Attempt:
 
 
 def stopped(signals: Signals) -> Cause:
-    """Return the cause of a job that ends because its supervisor got a signal."""
+    """Return the cause of a job that ends because its supervisor got a signal, or ends it at a limit."""
+    if signals.limit:
+        return Cause(kind=Ending.STOPPED, text=signals.limit)
     if signals.are_of_jobs_stop:
         return Cause(kind=Ending.STOPPED, text="")
     if signals.are_of_a_shutdown:
         return Cause(kind=Ending.MASTER, text="its master was shut down")
     return Cause(kind=Ending.SUPERVISOR, text=launcher().who_sent_sigterm)
+
+
+def stopped_state(signals: Signals) -> JobState:
+    """Return the state of such a job: who follows a job that reached a limit gets the exit code of a failure."""
+    return JobState.FAILED if signals.limit else JobState.STOPPED
 
 
 def _by_address(cause: Cause, addresses: set[str]) -> Cause:

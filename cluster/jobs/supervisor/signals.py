@@ -12,13 +12,14 @@ class Signals:
 
     def __init__(self) -> None:
         self._first: int | None = None
+        self.limit = ""  # why the supervisor itself ends the job, "" if it does not
         for number in (STOP_SIGNAL, signal.SIGTERM):
             signal.signal(number, self._note)
 
     @property
     def ask_to_end(self) -> bool:
-        """Return True if a signal has arrived."""
-        return self._first is not None
+        """Return True if a signal has arrived, or the supervisor ends the job at a limit."""
+        return self._first is not None or bool(self.limit)
 
     @property
     def are_of_jobs_stop(self) -> bool:

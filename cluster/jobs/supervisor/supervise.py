@@ -21,7 +21,7 @@ from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
 from cluster.jobs.supervisor.admission import remember_end
-from cluster.jobs.supervisor.attempt import Attempt, Outcome, stopped
+from cluster.jobs.supervisor.attempt import Attempt, Outcome, stopped, stopped_state
 from cluster.jobs.supervisor.exit_state import newest_stamp
 from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
 from cluster.jobs.supervisor.lease_holder import Holder
@@ -68,7 +68,7 @@ class _Supervisor:
         self.signals = Signals()
         self.folder = folder
         self.holder = Holder(paths, attempt, folder)
-        self.patience = Patience(self.signals, self.holder.renew_if_due)
+        self.patience = Patience(self.signals, self._keep_up)
 
     def see_through(self) -> Status | None:
         """Run the job from this supervisor's first write to its last.
@@ -214,12 +214,26 @@ class _Supervisor:
         self.record = attempt.record
         return outcome
 
+    def _keep_up(self) -> None:
+        """Renew the lease, and end the job once it has used up its time. Called several times a second."""
+        self.holder.renew_if_due()
+        limit_s = self.job.spec.time_limit
+        if limit_s and self.telling.status.state is not JobState.QUEUED and self._used_s() > limit_s:
+            more = f"'inv jobs.resume {self.job.id} --time-limit TIME' with a longer one goes on with it"
+            self.signals.limit = f"its time limit of {counted(limit_s / 60, 'minute')} is used up: {more}"
+
+    def _used_s(self) -> float:
+        """Return the seconds of all attempts, recovery between them included. The queue does not count."""
+        before = [a for a in self.holder.attempts if a.number < self.record.number]
+        ends = [(a.began, a.cleared or a.ended or a.noticed or a.step_at or a.began) for a in before]
+        return sum(end - began for began, end in ends) + steady_now() - self.record.began
+
     def _look(self, record: AttemptRecord, warnings: tuple[str, ...]) -> None:
         """Renew the lease, and update the warnings and the attempt's record.
 
         Called a few times a second while it runs.
         """
-        self.holder.renew_if_due()
+        self._keep_up()
         self.telling.warns(warnings)
         if record.first_step_at and not self.record.first_step_at:
             self.holder.keep(record)
@@ -354,7 +368,8 @@ def _stopped_between(signals: Signals, last: Outcome) -> Outcome:
     """Return the outcome of a job that was stopped between two attempts."""
     why = stopped(signals)
     text = "; ".join(filter(None, (why.text, f"stopped before its next attempt; the last: {last.cause.text}")))
-    return Outcome(state=JobState.STOPPED, cause=dataclasses.replace(why, text=text), exit_code=last.exit_code)
+    cause = dataclasses.replace(why, text=text)
+    return Outcome(state=stopped_state(signals), cause=cause, exit_code=last.exit_code)
 
 
 if __name__ == "__main__":
