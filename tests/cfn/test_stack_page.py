@@ -36,6 +36,8 @@ def stand_in(lab_allowed: None, tmp_path: Path) -> Iterator[tuple[str, Path, dic
     assert 0 == code and not (LABS / name).exists()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_the_story_on_the_stand_in_can_be_typed_as_printed(
     stand_in: tuple[str, Path, dict[str, str]], tmp_path: Path
 ) -> None:
