@@ -20,7 +20,7 @@ from cluster.files import write_atomically  # noqa: E402
 from cluster.inventory import load_cluster  # noqa: E402
 from lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
-from cluster.ssh.fanout import Reach  # noqa: E402
+from cluster.ssh.fanout import Executor  # noqa: E402
 
 LAB = "bsum"
 RANKS = (2, 4, 8)
@@ -66,7 +66,7 @@ def measure(a: argparse.Namespace) -> None:
     try:
         cluster = load_cluster(f"lab:{LAB}")
         links = scaling.Links(lab)
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             reach.connect(cluster.hosts).check()
             for number in range(a.rounds):
                 for ranks in a.ranks:

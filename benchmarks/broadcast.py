@@ -13,7 +13,7 @@ from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from lab import lab as labs
 from lab.record import Lab
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import Runs, row, write
@@ -37,7 +37,7 @@ def main(times: int = 3, sizes: tuple[int, ...] = (4, 8, 16), peers_at: tuple[in
     rows = []
     try:
         cluster = load_cluster(f"lab:{LAB}")
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             shape(lab, MBIT)
             source(reach, cluster, f"head -c {BYTES} /dev/urandom >/tmp/src/file")
             for size in sizes:
@@ -54,7 +54,7 @@ def main(times: int = 3, sizes: tuple[int, ...] = (4, 8, 16), peers_at: tuple[in
     write("broadcast", rows)
 
 
-def large(reach: Reach, cluster: Cluster, size: int, times: int, *, peers: bool) -> list[dict[str, object]]:
+def large(reach: Executor, cluster: Cluster, size: int, times: int, *, peers: bool) -> list[dict[str, object]]:
     """One size: ours, and each peer once (they take minutes), as multiples of size / bandwidth."""
     runs: Runs = {
         "inv copy": [ours(reach, cluster, size) for _ in range(times)],
@@ -72,14 +72,14 @@ def large(reach: Reach, cluster: Cluster, size: int, times: int, *, peers: bool)
     return rows
 
 
-def unchanged(reach: Reach, cluster: Cluster, size: int, times: int) -> dict[str, object]:
+def unchanged(reach: Executor, cluster: Cluster, size: int, times: int) -> dict[str, object]:
     """A copy of what is there already."""
     ours(reach, cluster, size)
     runs = {"nothing changed": [ours(reach, cluster, size, fresh=False) for _ in range(times)], "1 s": [1.0]}
     return row(runs, "nothing changed", "1 s", 1.0, label=f"{size} hosts: inv copy, nothing changed")
 
 
-def small(reach: Reach, cluster: Cluster, size: int, times: int) -> dict[str, object]:
+def small(reach: Executor, cluster: Cluster, size: int, times: int) -> dict[str, object]:
     """2000 files of 20 kB, against the same bytes in one."""
     source(reach, cluster, "head -c 40000000 /dev/urandom >/tmp/src/file")
     runs: Runs = {"one file": [ours(reach, cluster, size) for _ in range(times)]}
@@ -88,18 +88,18 @@ def small(reach: Reach, cluster: Cluster, size: int, times: int) -> dict[str, ob
     return row(runs, "2000 files", "one file", 1.3, label=f"{size} hosts: inv copy, 2000 files of 20 kB")
 
 
-def source(reach: Reach, cluster: Cluster, script: str) -> None:
+def source(reach: Executor, cluster: Cluster, script: str) -> None:
     """What is copied, in memory on the master; nothing of it on the others."""
     reach.run([cluster.master], f"rm -rf /tmp/src && mkdir /tmp/src && {script}").check()
     clean(reach, cluster)
 
 
-def clean(reach: Reach, cluster: Cluster) -> None:
+def clean(reach: Executor, cluster: Cluster) -> None:
     """No copy anywhere."""
     reach.run(cluster.hosts, "rm -rf /tmp/copy").check()
 
 
-def ours(reach: Reach, cluster: Cluster, size: int, *, fresh: bool = True) -> float:
+def ours(reach: Executor, cluster: Cluster, size: int, *, fresh: bool = True) -> float:
     """Seconds of `inv copy` from the master's shell."""
     if fresh:
         clean(reach, cluster)
@@ -108,20 +108,20 @@ def ours(reach: Reach, cluster: Cluster, size: int, *, fresh: bool = True) -> fl
     return timed(reach, cluster, f"cd {ROOT} && CLUSTER=/tmp/m .venv/bin/inv copy /tmp/src /tmp/copy --hosts @workers")
 
 
-def theirs(reach: Reach, cluster: Cluster, size: int, script: str) -> float:
+def theirs(reach: Executor, cluster: Cluster, size: int, script: str) -> float:
     """Seconds of a peer from the master's shell."""
     clean(reach, cluster)
     names = [h.address for h in cluster.hosts[1 : size + 1]]
     return timed(reach, cluster, script.format(hosts=" ".join(names), listed=",".join(names), dst="/tmp/copy"))
 
 
-def has_arrived(reach: Reach, cluster: Cluster, size: int) -> bool:
+def has_arrived(reach: Executor, cluster: Cluster, size: int) -> bool:
     """Whether every host has as many bytes as there were; some peers fail and say that all went well."""
     kept = reach.run(cluster.hosts[1 : size + 1], "du -sb /tmp/copy 2>/dev/null | cut -f1")
     return all(int(r.text or 0) >= BYTES for r in kept.values())
 
 
-def timed(reach: Reach, cluster: Cluster, script: str) -> float:
+def timed(reach: Executor, cluster: Cluster, script: str) -> float:
     """Seconds of a script on the master."""
     began = time.perf_counter()
     reach.run([cluster.master], script).check()

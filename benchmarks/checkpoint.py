@@ -38,17 +38,17 @@ def measure(folder: Path, times: int, steps: int, size: int) -> None:
     from trainer.common.ranks.horovod_rank import start
 
     start(2)
-    from trainer.common.checkpoints.checkpoint import Folder
-    from trainer.resnet50.config import Config
+    from trainer.common.checkpoints.checkpoint import CheckpointFolder
+    from trainer.resnet50.config import ResNetConfig
     from trainer.resnet50.images import synthetic
-    from trainer.resnet50.step import Learner
+    from trainer.resnet50.step import TensorFlowLearner
     from trainer.common.checkpoints.background_save import Saver
 
-    config = Config(model="resnet50", synthetic=True, image_size=size, batch_size=8, num_batches=1)
-    learner = Learner(config, classes=1000)
+    config = ResNetConfig(model="resnet50", synthetic=True, image_size=size, batch_size=8, num_batches=1)
+    learner = TensorFlowLearner(config, classes=1000)
     batches = synthetic(batch=8, size=size, classes=1000, seed=1, rank=0)
-    behind = Saver(Folder(folder / "behind"), keep=3, seconds=None, cores=2, rate="")
-    waiting = Saver(Folder(folder / "waiting"), keep=3, seconds=None, cores=2, rate="")
+    behind = Saver(CheckpointFolder(folder / "behind"), keep=3, seconds=None, cores=2, rate="")
+    waiting = Saver(CheckpointFolder(folder / "waiting"), keep=3, seconds=None, cores=2, rate="")
     found: dict[str, list[float]] = {name: [] for name in KINDS}
 
     def state() -> dict[str, Any]:

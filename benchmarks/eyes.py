@@ -35,9 +35,9 @@ from cluster.report.page import MOST_BYTES, page
 from lab import lab as labs
 from lab.record import Lab
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.top.collector import FRAME_S, SPREAD_S, Gatherer
-from cluster.top.snapshot import Frame
+from cluster.top.snapshot import ClusterSnapshot
 from cluster.top.table import View, lines
 from tests.cluster.made_job import made_job, write_metrics
 
@@ -141,7 +141,7 @@ def measured(cluster: Cluster, fault: Callable[[], None]) -> Runs:
     """A minute of frames, drawn on a terminal that somebody reads."""
     seen: list[int] = []
     found: Runs = {"frame": [], "drawing": [], "cores": [], "with ssh": []}
-    with terminal() as screen, Reach(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
+    with terminal() as screen, Executor(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
         gatherer.first_answers(60)
         fault()
         gatherer.listen(5)
@@ -166,7 +166,7 @@ def measured(cluster: Cluster, fault: Callable[[], None]) -> Runs:
 
 
 @contextmanager
-def terminal() -> Iterator[Callable[[Frame], None]]:
+def terminal() -> Iterator[Callable[[ClusterSnapshot], None]]:
     """Draws frames on a terminal, as `inv top` does."""
     from rich.console import Console
 
@@ -198,10 +198,10 @@ def terminal() -> Iterator[Callable[[Frame], None]]:
 def slowed(lab: Lab, cluster: Cluster) -> list[dict[str, Any]]:
     """Frames until a slowed host is marked, and frames in which a host that is well is."""
     until, wrong = [], 0
-    with Reach(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
+    with Executor(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
         gatherer.first_answers(60)
 
-        def frame() -> Frame:
+        def frame() -> ClusterSnapshot:
             gatherer.listen(EVERY_S - SPREAD_S)
             gatherer.ask()
             gatherer.listen_until_answered(FRAME_S - SPREAD_S)
@@ -233,7 +233,7 @@ def training_lab(hosts: int) -> Iterator[tuple[Lab, Cluster]]:
         words = inv("train.resnet50", "--np", "2", "--detach", "--", *TRAINING)
         subprocess.run(words, check=True, capture_output=True, env=environment())
         cluster = load_cluster(f"lab:{LAB}")
-        with Reach(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
+        with Executor(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
             deadline = time.monotonic() + 300
             while not any(job.images_per_s for job in gatherer.frame().jobs):
                 if time.monotonic() > deadline:
@@ -249,7 +249,7 @@ def training_lab(hosts: int) -> Iterator[tuple[Lab, Cluster]]:
 
 def take_picture(lab: Lab, cluster: Cluster) -> None:
     """The first frame in which the slowed host is marked and a dead one is grey."""
-    with Reach(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
+    with Executor(cluster) as reach, Gatherer(reach, cluster, cluster.hosts) as gatherer:
         gatherer.first_answers(60)
         labs.slow(lab, lab.hosts[1], mbit=MBIT, delay_ms=None)
         labs.crash(lab, lab.hosts[3])
@@ -262,7 +262,7 @@ def take_picture(lab: Lab, cluster: Cluster) -> None:
     PICTURE.write_text(picture_of(frame))
 
 
-def picture_of(frame: Frame) -> str:
+def picture_of(frame: ClusterSnapshot) -> str:
     """The frame as `inv top` draws it, as SVG that asks nobody for a font."""
     from rich.console import Console
 

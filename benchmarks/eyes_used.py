@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.tunnels import jupyter_packages
 from tests.cluster.browser import Browser, browser
 
@@ -47,19 +47,19 @@ def main() -> None:
     asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `&` of a shell has it ignored, for its children too
     for size in asked.sizes:
-        with training_lab(size) as (_, cluster), Reach(cluster) as reach:
+        with training_lab(size) as (_, cluster), Executor(cluster) as reach:
             have_jupyter(cluster, reach)
             rows = used(cluster, reach, size, asked.times)
             kept = json.loads((RESULTS / "eyes.json").read_text())
             new = {r["what"] for r in rows}
             write("eyes", [*(r for r in kept if r["what"] not in new), *rows])
     if asked.pictures:
-        with training_lab(2) as (_, cluster), Reach(cluster) as reach:
+        with training_lab(2) as (_, cluster), Executor(cluster) as reach:
             have_jupyter(cluster, reach)
             take_pictures()
 
 
-def have_jupyter(cluster: Cluster, reach: Reach) -> None:
+def have_jupyter(cluster: Cluster, reach: Executor) -> None:
     """The master has JupyterLab as `inv jupyter` would have installed it there."""
     os.environ["XDG_DATA_HOME"] = str(ROOT / ".jupyter")
     installed = jupyter_packages.python()
@@ -70,7 +70,7 @@ def have_jupyter(cluster: Cluster, reach: Reach) -> None:
     reach.run([cluster.master], link).check()
 
 
-def used(cluster: Cluster, reach: Reach, size: int, times: int) -> list[dict[str, Any]]:
+def used(cluster: Cluster, reach: Executor, size: int, times: int) -> list[dict[str, Any]]:
     """The rows of so many hosts."""
     before = others_listen(cluster, reach)
     runs: Runs = {"limit 5 s": [PAGE_S]}
@@ -111,7 +111,7 @@ def used(cluster: Cluster, reach: Reach, size: int, times: int) -> list[dict[str
     ]
 
 
-def others_listen(cluster: Cluster, reach: Reach) -> set[tuple[str, str]]:
+def others_listen(cluster: Cluster, reach: Executor) -> set[tuple[str, str]]:
     """Where anything listens but on loopback, and but for sshd, the training too: host, address."""
     found = reach.run(cluster.hosts, LISTENING).check()
     return {(h.address, line) for h, r in found.items() for line in r.text.split()}

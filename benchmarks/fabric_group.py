@@ -14,7 +14,7 @@ from cluster.inventory import Cluster, load_cluster
 from lab import lab as labs
 from lab.record import Lab
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import Runs, rounds, row, write
@@ -54,7 +54,7 @@ def measure(cluster: Cluster, lab: Lab, times: int) -> Runs:
         with ThreadingGroup(*addresses, **login) as group:
             group.run("hostname", hide=True)
 
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
 
         def ours() -> None:
             reach.run(cluster.hosts, "hostname").check()

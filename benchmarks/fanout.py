@@ -14,7 +14,7 @@ from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from lab import lab as labs, nodes
 from lab.record import Lab
-from cluster.ssh.fanout import Reach, wait_until
+from cluster.ssh.fanout import Executor, wait_until
 from cluster.ssh.options import agent_command, way_to
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -106,7 +106,7 @@ def floors(cluster: Cluster, times: int) -> Runs:
 
 def fan_outs(cluster: Cluster, runs: Runs, again: int) -> None:
     """One over new connections and so many over the same; how long each took is added to the runs."""
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         for name in ("cold, in process", *["again, in process"] * again):
             began = time.perf_counter()
             reach.run(cluster.hosts, "hostname").check()

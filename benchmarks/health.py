@@ -15,10 +15,10 @@ sys.path.insert(0, str(ROOT))  # run as a file, from anywhere
 from cluster.health.quick_check import look_at_hosts  # noqa: E402
 from cluster.health.net import measure_pairs  # noqa: E402
 from cluster.health.pairing import pair_problems  # noqa: E402
-from cluster.health.report import Report  # noqa: E402
+from cluster.health.report import HealthReport  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
 from lab import lab as labs  # noqa: E402
-from cluster.ssh.fanout import Reach  # noqa: E402
+from cluster.ssh.fanout import Executor  # noqa: E402
 from tests.health import faults  # noqa: E402
 
 LAB, HOSTS, RUNS, LIMIT_S, SCREEN = "hbench", 64, 3, 10.0, 48
@@ -72,17 +72,17 @@ def main() -> None:
     (ROOT / "benchmarks/results/health.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _timed(cluster: Cluster) -> tuple[float, Report]:
+def _timed(cluster: Cluster) -> tuple[float, HealthReport]:
     """A whole look: everything asked and judged, the history written. The first one makes the connections."""
     began = time.perf_counter()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = look_at_hosts(reach, cluster, cluster.hosts)
     return time.perf_counter() - began, report
 
 
 def _floor(cluster: Cluster) -> float:
     began = time.perf_counter()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         reach.run(cluster.hosts, "true").check()
     return time.perf_counter() - began
 
@@ -110,7 +110,7 @@ def _net() -> dict[str, object]:
 def _names_exactly(lab: labs.Lab, cluster: Cluster, slow: int) -> bool:
     for host in lab.hosts:
         labs.slow(lab, host, mbit=40 if host.rank == slow else 400, delay_ms=None)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         return [cluster.hosts[slow]] == list(pair_problems(measure_pairs(reach, cluster.hosts, way_s=0.5, streams=2)))
 
 

@@ -115,14 +115,14 @@ def pipeline(shards: Path, times: int, *, like_tf_cnn: bool = False) -> Cost:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
     from trainer.resnet50 import augment, images
-    from trainer.resnet50.reader import Reader
+    from trainer.resnet50.reader import RecordReader
 
     def finished(pixels: tf.Tensor, label: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         return augment.normalise(augment.flip_half(pixels, seeds), tf.float32)
 
-    reader = Reader(dataset.find_split(shards, "train").index())
+    reader = RecordReader(dataset.find_split(shards, "train").index())
     steps, area = batches_of(shards, times), THEIR_LEAST_AREA if like_tf_cnn else LEAST_AREA
-    share = images.Share(rank=0, ranks=1, batch=BATCH, size=SIZE, threads=CORES)
+    share = images.InputShare(rank=0, ranks=1, batch=BATCH, size=SIZE, threads=CORES)
     ahead = 3  # that are being made when the last measured one comes
     total = range(WARM_UP + steps + ahead)
     found = iter(images.training(reader, share, steps=total, first_image=0, crop_area=area, seed=1, classes=1000))

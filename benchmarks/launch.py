@@ -20,7 +20,7 @@ from benchmarks import rounds  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
 from lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
-from cluster.ssh.fanout import Reach  # noqa: E402
+from cluster.ssh.fanout import Executor  # noqa: E402
 
 LAB = "blaunch"
 LIMIT_S = 3.0  # over mpirun's own
@@ -46,7 +46,7 @@ def ours(*options: str) -> float:
     return seconds
 
 
-def plain(reach: Reach, cluster: Cluster) -> float:
+def plain(reach: Executor, cluster: Cluster) -> float:
     """The same of mpirun alone, over connections of its own."""
     first: list[float] = []
 
@@ -65,7 +65,7 @@ def main(times: int = 7) -> None:
     try:
         (lab.shared / "hosts").write_text((lab.folder / "hosts").read_text())
         cluster = load_cluster(f"lab:{LAB}")
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             candidates: dict[str, Callable[[], float]] = {
                 "mpirun": lambda: plain(reach, cluster),
                 "train.run": ours,

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import tensorpack_example, tensorpack_race, yardstick  # noqa: E402
 from benchmarks.maskrcnn_setup import FULL, MPIRUN, REDUCED, sizes  # noqa: E402
 from trainer.common.ranks import metrics  # noqa: E402
-from trainer.coco.annotations import CocoSet, Picture, read_set  # noqa: E402
+from trainer.coco.annotations import CocoSet, AnnotatedImage, read_set  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
 from trainer.maskrcnn.config import Config  # noqa: E402
 from trainer.maskrcnn.examples import object_masks, read_image, resize  # noqa: E402
@@ -295,7 +295,7 @@ def loader(data: Path, runs: int) -> list[Row]:
     ]
 
 
-def _with_resized_masks(picture: Picture) -> None:
+def _with_resized_masks(picture: AnnotatedImage) -> None:
     image = resize(read_image(picture), 800, 1333)
     for mask in object_masks(picture):
         np.ascontiguousarray(cv2.resize(mask, image.shape[1::-1])[:, ::-1])

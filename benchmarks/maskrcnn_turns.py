@@ -4,25 +4,25 @@ import sys
 
 from benchmarks.lockstep import Turns
 from trainer.maskrcnn import __main__, tensorpack_trainer
-from trainer.maskrcnn.train_loop import Attempt
+from trainer.maskrcnn.train_loop import DetectorTrainLoop
 
 
 def main() -> None:
     """Trains."""
     turns = Turns()
     step = tensorpack_trainer.HorovodSteps.run_step
-    begin_evaluation, finish_evaluation = Attempt._start_evaluation, Attempt._finish_evaluation
+    begin_evaluation, finish_evaluation = DetectorTrainLoop._start_evaluation, DetectorTrainLoop._finish_evaluation
 
-    def begin(attempt: Attempt) -> None:
+    def begin(attempt: DetectorTrainLoop) -> None:
         turns.begin()
         begin_evaluation(attempt)
 
-    def finish(attempt: Attempt) -> None:
+    def finish(attempt: DetectorTrainLoop) -> None:
         finish_evaluation(attempt)
         turns.end({name: attempt.scores[name] for name in ("box_ap", "mask_ap")})
 
     tensorpack_trainer.HorovodSteps.run_step = lambda self: turns.take(lambda: step(self))  # type: ignore[method-assign]
-    Attempt._start_evaluation, Attempt._finish_evaluation = begin, finish  # type: ignore[method-assign]
+    DetectorTrainLoop._start_evaluation, DetectorTrainLoop._finish_evaluation = begin, finish  # type: ignore[method-assign]
     sys.exit(__main__.main())
 
 

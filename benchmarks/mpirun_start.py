@@ -12,7 +12,7 @@ from cluster.ssh import connections
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, Cluster, load_cluster
 from lab import lab as labs
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.options import agent_command, way_to
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +29,7 @@ def main(times: int = 5, size: int = 64) -> None:
         cluster = load_cluster(f"lab:{LAB}")
         (lab.shared / "hosts").write_text((lab.folder / "hosts").read_text())
         script = f"cd {ROOT} && PYTHONPATH={ROOT} exec {cluster.python} {Path(__file__).resolve()} {times}"
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             runs = json.loads(reach.run([cluster.master], script).check()[cluster.master].stdout)
     finally:
         connections.disconnect()
@@ -96,7 +96,7 @@ def on_master(times: int) -> None:
 def connect() -> None:
     """Open the connections to every host."""
     hosts = read_hostfile(Path(HOSTFILE))
-    with Reach(Cluster(name="bench", hosts=hosts, folder=Path("/shared"), shared="/shared", project="")) as reach:
+    with Executor(Cluster(name="bench", hosts=hosts, folder=Path("/shared"), shared="/shared", project="")) as reach:
         reach.connect(hosts).check()
 
 

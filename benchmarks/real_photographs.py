@@ -78,13 +78,13 @@ def theirs(shards: Path, start: Path, parts: int, seed: int) -> Curve:
     import torchvision
 
     from trainer.common.data import dataset
-    from trainer.resnet50.reader import Reader
+    from trainer.resnet50.reader import RecordReader
     from trainer.resnet50_torch import images
     from trainer.resnet50_torch.decoders import Decoders
     from trainer.common.ranks.schedule import Schedule
 
     torch.set_num_threads(1)
-    train, judged = (Reader(dataset.find_split(shards, split).index()) for split in ("train", "validation"))
+    train, judged = (RecordReader(dataset.find_split(shards, split).index()) for split in ("train", "validation"))
     with np.load(start) as state:
         classes = len(state["fc.bias"])
         model = torchvision.models.resnet18(num_classes=classes)
@@ -95,7 +95,7 @@ def theirs(shards: Path, start: Path, parts: int, seed: int) -> Curve:
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": kernels, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=LR, momentum=0.9, nesterov=True)
-    share = images.Share(rank=0, ranks=1, batch=BATCH, size=SIZE, classes=classes, is_pinned=False)
+    share = images.TorchInputShare(rank=0, ranks=1, batch=BATCH, size=SIZE, classes=classes, is_pinned=False)
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
 
     def pixels(batch: Any) -> Any:

@@ -209,7 +209,7 @@ def stack_of_four(account: "Aws", driver: "LabDriver", url: str, kept: str) -> "
     from dlami.fake_aws import cluster_values
     from cluster import written
     from cluster.inventory import load_cluster
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     path = Path(kept) / "cluster.toml"
     text.write(path, text.render({**cluster_values(driver.lab, workers=3), "name": f"recovery{next(_ROUNDS)}"}))
@@ -218,7 +218,7 @@ def stack_of_four(account: "Aws", driver: "LabDriver", url: str, kept: str) -> "
     written.write(hostfile.targets(account, path, file), force=False)
     cluster = load_cluster(kept)
     role = f"[default]\nendpoint_url = {url}\naws_access_key_id = fake\naws_secret_access_key = fake\n"
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         reach.run([cluster.master], "mkdir -p ~/.aws && cat >~/.aws/config", stdin=role.encode()).check()
     return cluster
 

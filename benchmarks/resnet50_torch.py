@@ -34,14 +34,14 @@ def ours(batch: int, size: int, *flags: str, device: str = "cpu") -> Callable[[]
 
     from trainer.common.ranks.horovod_rank import Ranks
     from trainer.resnet50.start import parse
-    from trainer.resnet50_torch.config import Config
+    from trainer.resnet50_torch.config import TorchResNetConfig
     from trainer.resnet50_torch.images import synthetic
-    from trainer.resnet50_torch.process_group import World
-    from trainer.resnet50_torch.step import Learner
+    from trainer.resnet50_torch.process_group import ProcessGroup
+    from trainer.resnet50_torch.step import TorchLearner
 
     words = ["--synthetic", "--num-batches", "1", "--batch-size", str(batch), "--image-size", str(size), *flags]
-    config, _ = parse(words, Config, "", "")
-    learner = Learner(config, 1000, World(Ranks(0, 1, 0, 1, threads=1), torch.device(device)))
+    config, _ = parse(words, TorchResNetConfig, "", "")
+    learner = TorchLearner(config, 1000, ProcessGroup(Ranks(0, 1, 0, 1, threads=1), torch.device(device)))
     batches = synthetic(batch=batch, size=size, classes=1000, seed=1, rank=0, is_pinned=device != "cpu")
     return lambda: learner.result(learner.train(next(batches), 0.01)).loss
 

@@ -15,7 +15,7 @@ from typing import Any
 from cluster.inventory import ROOT, Cluster, load_cluster
 from lab import lab as labs
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import row, rounds, seconds_of, write
@@ -43,7 +43,7 @@ def main(times: int = 5) -> None:
         rows += compared(f"inv run on {HOSTS} hosts, again", folders, lambda folder: run(folder, 3)[-1], times)
         for host in lab.hosts[: COPIED + 1]:
             labs.slow(lab, host, mbit=MBIT, delay_ms=None)
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             reach.run([cluster.master], f"mkdir -p /tmp/src && head -c {BYTES} /dev/urandom >/tmp/src/file").check()
             label = f"inv copy, {BYTES // 1_000_000} MB to {COPIED} hosts at {MBIT} Mbit/s"
             rows += compared(label, folders, lambda folder: copy(reach, cluster, folder), 3)
@@ -75,7 +75,7 @@ def run(folder: Path, times: int) -> list[float]:
             subprocess.run(inv(folder, "disconnect"), cwd=folder, env=environment, check=True, capture_output=True)
 
 
-def copy(reach: Reach, cluster: Cluster, folder: Path) -> float:
+def copy(reach: Executor, cluster: Cluster, folder: Path) -> float:
     """Seconds of a copy from the master's shell; nothing of it was there before."""
     reach.run(cluster.hosts[: COPIED + 1], "rm -rf /tmp/copy").check()
     hosts = "\\n".join(f"{h.address} slots=1" for h in cluster.hosts[: COPIED + 1])

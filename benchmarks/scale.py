@@ -8,11 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, from anywhere
 
-from cfn.estimate.goodput import Healing, goodput
+from cfn.estimate.goodput import FailureCost, goodput
 from cfn.estimate.layers import network
 from cfn.estimate.machines import machine
 from cfn.estimate.published import FIGURES
-from cfn.estimate.step import Training
+from cfn.estimate.step import TrainingSettings
 from cfn.estimate.whole import Work, estimate
 from rounds import write
 
@@ -55,7 +55,7 @@ def _draw() -> None:
     judged.plot([300, 3e5], [300, 3e5], "-", color="grey", linewidth=0.8)
     judged.set(title="ResNet, predicted against published", xlabel="images/s, published", ylabel="images/s, predicted")
     judged.legend()
-    training = Training(layers=network("resnet50", 224), batch=256)
+    training = TrainingSettings(layers=network("resnet50", 224), batch=256)
     for name in TYPES:
         kind = machine(name)
         rows = [estimate(training, Work(images=1e8), kind, n, None) for n in HOSTS]
@@ -66,7 +66,7 @@ def _draw() -> None:
     curves.legend()
     for spares, seconds in ((0, 30), (1, 30), (1, 600), (1, 3600)):
         label = f"{spares} spare{'s' * (spares != 1)}, a checkpoint every {seconds} s"
-        share = [100 * goodput(n, spares, Healing(save_every_s=seconds)) for n in HOSTS]
+        share = [100 * goodput(n, spares, FailureCost(save_every_s=seconds)) for n in HOSTS]
         nights.semilogx(HOSTS, share, "o-", label=label)
     nights.set(title="Useful time, hosts failing as Llama 3's did", xlabel="hosts", ylabel="% of the time")
     nights.legend()

@@ -35,7 +35,7 @@ from lab.record import Lab  # noqa: E402
 from cluster.launch.facts import survey  # noqa: E402
 from cluster.launch.mpirun import command_line, plan_launch  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
-from cluster.ssh.fanout import Reach  # noqa: E402
+from cluster.ssh.fanout import Executor  # noqa: E402
 from cluster.ssh.limits import Limits  # noqa: E402
 
 LAB = "bgrow"
@@ -133,7 +133,7 @@ def main() -> None:
     try:
         cluster = load_cluster(f"lab:{LAB}")
         links = Links(lab)
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             reach.connect(cluster.hosts).check()
             probed: Probed = {}
             found = []
@@ -150,7 +150,7 @@ def main() -> None:
     rounds.write("scaling", [*rows(found, probed), *_conditions(loads), yardstick.row()])
 
 
-def probe(reach: Reach, cluster: Cluster, links: Links, ranks: int, link: str) -> list[float]:
+def probe(reach: Executor, cluster: Cluster, links: Links, ranks: int, link: str) -> list[float]:
     """Bytes a second each way around a ring of so many hosts by plain sockets, of each try."""
     links.limit(link)
     size = int(GRADIENT_BYTES) * scaling_rank.parameters_of_model()
@@ -167,7 +167,7 @@ def probe(reach: Reach, cluster: Cluster, links: Links, ranks: int, link: str) -
 
 
 def launch(
-    reach: Reach, cluster: Cluster, lab: Lab, links: Links, ranks: int, batch: int, a: argparse.Namespace
+    reach: Executor, cluster: Cluster, lab: Lab, links: Links, ranks: int, batch: int, a: argparse.Namespace
 ) -> Found:
     """All links in turn within one launch."""
     asked = [scaling_rank.FREE, *(LINKS if ranks > 1 else ())]
@@ -178,7 +178,7 @@ def launch(
 
 
 def run_ranks(
-    reach: Reach,
+    reach: Executor,
     cluster: Cluster,
     links: Links,
     folder: Path,

@@ -74,13 +74,13 @@ def linked(folder: Path, links: list[str], ranks: Any, gather: Any) -> Iterator[
 def _stepper(batch: int, rank: int) -> Any:
     """A function that takes a step of the trainer's own and gives its seconds, and those until all was reduced."""
     from trainer.resnet50 import images
-    from trainer.resnet50.config import Config
-    from trainer.resnet50.step import Learner
+    from trainer.resnet50.config import ResNetConfig
+    from trainer.resnet50.step import TensorFlowLearner
 
-    config = Config(
+    config = ResNetConfig(
         model=MODEL, synthetic=True, image_size=PIXELS, batch_size=batch, num_batches=1, lr=0.01, job_dir=Path()
     )
-    learner = Learner(config, CLASSES)
+    learner = TensorFlowLearner(config, CLASSES)
     learner.broadcast()
     batches = images.synthetic(batch=batch, size=PIXELS, classes=CLASSES, seed=1, rank=rank)
 

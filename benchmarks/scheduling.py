@@ -22,7 +22,7 @@ from cluster.jobs.job import Job, Plan
 from cluster.jobs.lock import make_folder
 from cluster.jobs.process import this_process
 from cluster.jobs.program import Program
-from cluster.jobs.record import JobPaths, Status, Turn, now, write_job, write_turn
+from cluster.jobs.record import JobPaths, JobStatus, Turn, now, write_job, write_turn
 from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
@@ -45,7 +45,7 @@ def submitted(folder: Path, number: int, hosts: tuple[Host, ...]) -> Job:
     paths = JobPaths(folder / job.id)
     paths.folder.mkdir()
     write_job(paths, job)
-    write_status(paths, Status(state=JobState.QUEUED, supervisor=this_process()))
+    write_status(paths, JobStatus(state=JobState.QUEUED, supervisor=this_process()))
     return job
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster.ssh import connections
 from cluster.inventory import ROOT, load_cluster
 from lab import lab as labs
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import rounds, row, seconds_of, write
@@ -53,7 +53,7 @@ def main(times: int = 5, hosts: int = 4, objects: int = 200, num_bytes: int = 10
         for n in range(objects):
             s3.put_object(Bucket="bench", Key=f"train/{n:05}", Body=os.urandom(num_bytes))
         cluster = load_cluster(f"lab:{LAB}")
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             reach.run(cluster.hosts, CREDENTIALS).check()
 
             def clean() -> None:

@@ -25,7 +25,7 @@ from benchmarks import rounds  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
 from lab import lab as labs  # noqa: E402
 from cluster.ssh import connections  # noqa: E402
-from cluster.ssh.fanout import Reach  # noqa: E402
+from cluster.ssh.fanout import Executor  # noqa: E402
 
 LAB = "bsync"
 HOSTS, BYTES, MBIT = 17, 20_000, 200
@@ -46,7 +46,7 @@ def main(times: int = 3, files: int = 2000) -> None:
         write_code(Path(made) / "code", files)
         try:
             cluster = load_cluster(f"lab:{LAB}")
-            with Reach(cluster) as reach:
+            with Executor(cluster) as reach:
                 for host in lab.hosts:
                     labs.slow(lab, host, mbit=MBIT, delay_ms=None)
                 for where in ("a shared folder", "no shared folder"):
@@ -60,7 +60,7 @@ def main(times: int = 3, files: int = 2000) -> None:
 
 
 def compared(
-    reach: Reach, cluster: Cluster, made: Path, folders: dict[str, Path], label: str, times: int
+    reach: Executor, cluster: Cluster, made: Path, folders: dict[str, Path], label: str, times: int
 ) -> list[dict[str, Any]]:
     """Rows of a cluster with or without a shared folder: a first job with new code, and a second one with the same."""
     seconds: dict[str, rounds.Runs] = {"new code": {}, "the same code again": {}}

@@ -62,14 +62,14 @@ def measure(job: Path, is_plain: bool) -> None:
 
     ranks = start(2)
     mark()
-    from trainer.common.ranks.metrics import Writer
-    from trainer.resnet50.train_loop import Attempt
-    from trainer.resnet50.config import Config
+    from trainer.common.ranks.metrics import MetricsWriter
+    from trainer.resnet50.train_loop import TrainLoop
+    from trainer.resnet50.config import ResNetConfig
     from trainer.resnet50.horovod import engine
     from trainer.resnet50.plan import look_up, make_plan
 
-    config = Config(model="resnet18", synthetic=True, image_size=64, batch_size=16, num_batches=1000, job_dir=job)
-    attempt = Attempt(make_plan(config, 1, look_up(config)), engine(ranks))
+    config = ResNetConfig(model="resnet18", synthetic=True, image_size=64, batch_size=16, num_batches=1000, job_dir=job)
+    attempt = TrainLoop(make_plan(config, 1, look_up(config)), engine(ranks))
     mark()
     if is_plain:
         attempt.learner.broadcast = lambda rank=0: hvd.broadcast_variables(  # type: ignore[method-assign]
@@ -77,7 +77,7 @@ def measure(job: Path, is_plain: bool) -> None:
         )
     attempt._restore()
     mark()
-    with Writer(job, attempt.step):
+    with MetricsWriter(job, attempt.step):
         mark()
     batches = attempt.source.training(attempt.plan, attempt.step)
     for _ in range(2):

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from cfn.aws import asking
 from cfn.groups import group_names
-from cfn.progress import NODE_GROUPS, Watch
+from cfn.progress import NODE_GROUPS, StackWatch
 from cfn.stack import StackError
 from cfn.template.design import Design
 
@@ -66,7 +66,7 @@ def is_for_lack_of_room(said: str) -> bool:
 class Room:
     """Capacity check of a create, which it ends once AWS refuses instances that the cluster cannot begin without."""
 
-    watch: Watch
+    watch: StackWatch
     design: Design
     refusal: str = ""  # AWS's message, once the create is given up
     role: str = ""  # for whose instances

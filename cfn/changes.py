@@ -6,7 +6,7 @@ from typing import Any
 
 from cfn.aws import Aws, asking, pages
 from cfn.create import parameters
-from cfn.plan import Plan
+from cfn.plan import ClusterPlan
 from cfn.progress import wait_for
 from cfn.stack import Stack, StackError
 from cluster.errors import ConfigError, NothingToDo
@@ -29,7 +29,7 @@ PRECIOUS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ResourceChange:
     """Change of one resource in a change set."""
 
     action: str  # Add, Modify, Remove
@@ -66,7 +66,7 @@ class ChangeSet:
 
     id: str
     stack: Stack
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
     cost: str = ""
     """Cost of the cluster after the update, as text."""
 
@@ -86,7 +86,7 @@ class ChangeSet:
         ]
 
 
-def difference(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet | None:
+def difference(aws: Aws, plan: ClusterPlan, stack: Stack) -> ChangeSet | None:
     """Return the change set from the running stack to the plan, or None if they are equal.
 
     Raises ConfigError as `propose` does.
@@ -97,7 +97,7 @@ def difference(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet | None:
         return None
 
 
-def propose(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet:
+def propose(aws: Aws, plan: ClusterPlan, stack: Stack) -> ChangeSet:
     """Create the change set from the running stack to the plan.
 
     Raises NothingToDo if they are equal. Raises ConfigError if the update would replace storage, network or nodes; the
@@ -148,9 +148,9 @@ def _wait(aws: Aws, change_set: str, stack: Stack) -> None:
         raise StackError(f"CloudFormation has not prepared the change set of {stack.name} in 5 minutes; run this again")
 
 
-def _change(row: dict[str, Any]) -> Change:
+def _change(row: dict[str, Any]) -> ResourceChange:
     names = {d["Target"].get("Name", d["Target"].get("Attribute", "")) for d in row.get("Details", [])}
-    return Change(
+    return ResourceChange(
         action=row["Action"],
         resource=row["LogicalResourceId"],
         kind=row["ResourceType"],

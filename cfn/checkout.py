@@ -8,7 +8,7 @@ from typing import Any
 
 from cfn.aws import Aws, asking, pages
 from cfn.hostfile import HOST_KEY, way_in
-from cfn.hosts import Member
+from cfn.hosts import GroupMember
 from cfn.progress import Show
 from cfn.template.design import TAG
 from cluster import scratch
@@ -20,7 +20,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, access_of
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, trouble
 from cluster.terminal import counted
@@ -79,7 +79,7 @@ class Checkout:
             self._said = line
             self._show(line)
 
-    def _waiting(self) -> tuple[Member, str] | None:
+    def _waiting(self) -> tuple[GroupMember, str] | None:
         """Return the master and its public address ("" if none) once its first boot waits for the project.
 
         Returns None before that, and while it has not published its host key as a tag.
@@ -95,7 +95,7 @@ class Checkout:
                 return _member(one, tags), str(one.get("PublicIpAddress", ""))
         return None
 
-    def _send(self, master: Member, public: str) -> None:
+    def _send(self, master: GroupMember, public: str) -> None:
         """Send the archive to the master over SSH. Raises ClusterError if it does not arrive complete."""
         with tempfile.TemporaryDirectory(prefix="checkout-", dir=scratch.folder()) as made:
             folder = Path(made)
@@ -109,12 +109,12 @@ class Checkout:
                 "mv part project.tar.gz"
             )
             cluster = self._cluster(folder, master, public)
-            with Reach(cluster, label="checkout") as reach:
+            with Executor(cluster, label="checkout") as reach:
                 result = reach.run([cluster.master], marked(script), stdin=archive, limits=_SENDING)[cluster.master]
         if why := trouble(result):
             raise ClusterError(why)
 
-    def _cluster(self, folder: Path, master: Member, public: str) -> Cluster:
+    def _cluster(self, folder: Path, master: GroupMember, public: str) -> Cluster:
         """Return the master alone as a cluster reachable over SSH, before the stack has outputs.
 
         Its host key comes from its tag.
@@ -139,8 +139,8 @@ class Checkout:
         )
 
 
-def _member(described: dict[str, Any], tags: dict[str, str]) -> Member:
-    return Member(
+def _member(described: dict[str, Any], tags: dict[str, str]) -> GroupMember:
+    return GroupMember(
         instance_id=described["InstanceId"],
         role="master",
         address=described.get("PrivateIpAddress", ""),

@@ -87,7 +87,7 @@ class Cost:
 
     cluster: str
     hosts: tuple[HostCost, ...]
-    items: tuple[fixed_costs.Item, ...]  # what is billed besides its instances
+    items: tuple[fixed_costs.DailyCost, ...]  # what is billed besides its instances
     forecast: Forecast | None = None
     control_plane: ControlPlane | None = None  # of a cluster on EKS, while it exists
 

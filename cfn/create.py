@@ -9,10 +9,10 @@ from cfn.aws import Aws, AwsError, asking
 from cfn.capacity import NoCapacity, Room, Tried
 from cfn.checkout import Checkout
 from cfn.groups import group_names
-from cfn.hosts import Member, hosts
+from cfn.hosts import GroupMember, hosts
 from cfn.live_view import shown
-from cfn.plan import Plan
-from cfn.progress import Show, Watch, failure, follow, part_of, retained
+from cfn.plan import ClusterPlan
+from cfn.progress import Show, StackWatch, failure, follow, part_of, retained
 from cfn.ready import wait_for_nodes
 from cfn.rollback import way_out
 from cfn.stack import Stack, StackError, find, get, resources
@@ -22,13 +22,13 @@ from cluster.errors import NothingToDo
 
 def create(
     aws: Aws,
-    plan: Plan,
+    plan: ClusterPlan,
     show: Show,
     keep_failed: bool = False,
     checkout: Checkout | None = None,
     *,
     gives_up: bool = False,
-) -> list[Member]:
+) -> list[GroupMember]:
     """Create the cluster and return its hosts, all of them ready. A create that is already under way is waited for.
 
     Args:
@@ -42,7 +42,7 @@ def create(
     planned = json.loads(plan.body)["Resources"]
     parts = {name: part_of(resource["Type"]) for name, resource in planned.items()}
     guard = guard_deadline.OfNewGroups(aws, file, show)
-    watch = Watch(aws, stack, show, group_names(file), parts, on_story=guard.look)
+    watch = StackWatch(aws, stack, show, group_names(file), parts, on_story=guard.look)
     room = Room(watch, plan.design)
     with shown(watch, parts) as tree:
         now = _followed(watch, checkout, room.look if gives_up else lambda: None)
@@ -65,7 +65,7 @@ def create(
     return wait_for_nodes(watch, now.outputs, file) if file.nodes.min_nodes else hosts(aws, now.outputs)
 
 
-def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None]) -> Stack:
+def _followed(watch: StackWatch, checkout: Checkout | None, each: Callable[[], None]) -> Stack:
     """Wait for the create and return the stack, and send the checkout when the master waits for it.
 
     Raises StackError if AWS cannot create the stack.
@@ -82,7 +82,7 @@ def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None])
         raise StackError(f"{e}\nthe nodes wait for this checkout: `inv stack.create` brings it") from e
 
 
-def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stack:
+def begin(aws: Aws, plan: ClusterPlan, keep_failed: bool, tasks: str = "stack") -> Stack:
     """Request the new stack and return it; return the existing one if its create is already under way.
 
     Args:
@@ -109,7 +109,7 @@ def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stac
     return get(aws, made["StackId"])
 
 
-def parameters(plan: Plan) -> list[dict[str, str]]:
+def parameters(plan: ClusterPlan) -> list[dict[str, str]]:
     """Return the template's defaults as explicit parameters, so that CloudFormation resolves nothing again later."""
     pinned = json.loads(plan.body)["Parameters"]
     return [{"ParameterKey": name, "ParameterValue": pinned[name]["Default"]} for name in sorted(pinned)]
@@ -126,7 +126,7 @@ def delete(
     if stack is None:
         raise NothingToDo(f"there is no stack {file.name} in {file.region}")
     made = {r.logical: r for r in resources(aws, stack)}
-    watch = Watch(aws, stack, show if stack.status.startswith("DELETE_IN") else lambda _: None)
+    watch = StackWatch(aws, stack, show if stack.status.startswith("DELETE_IN") else lambda _: None)
     watch.look()
     watch.show = show
     if not stack.status.startswith("DELETE_IN"):
@@ -159,7 +159,7 @@ def delete(
     return {r.logical: r.id for r in left if drift.is_there(aws, r)}
 
 
-def _follow_delete(watch: Watch, tasks: str) -> Stack:
+def _follow_delete(watch: StackWatch, tasks: str) -> Stack:
     """Wait for the deletion by stack id, because a deleted stack can no longer be found by name."""
     try:
         return follow(watch, tasks=tasks, what="DELETE")

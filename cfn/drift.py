@@ -6,7 +6,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import DENIED, Aws, AwsError, code_of
-from cfn.stack import Resource, Stack, StackError, resources
+from cfn.stack import Stack, StackError, StackResource, resources
 
 # By type: service, operation that describes one, argument, whether that is a list, what an operator calls it.
 _KINDS: dict[str, tuple[str, str, str, bool, str]] = {
@@ -30,7 +30,7 @@ _NOT_THERE = ("NotFound", "Unknown", "DoesNotExist")
 _ENDED = ("deleted", "deleting", "DELETING")
 
 
-def gone(aws: Aws, stack: Stack) -> list[Resource]:
+def gone(aws: Aws, stack: Stack) -> list[StackResource]:
     """Return the stack's resources that are no longer in the account. Those AWS gives no answer about count as present.
 
     A node's role may not make these queries. On a node nothing is reported as missing.
@@ -44,7 +44,7 @@ def gone(aws: Aws, stack: Stack) -> list[Resource]:
     return [r for r in made if not is_there(aws, r)]
 
 
-def is_there(aws: Aws, resource: Resource) -> bool:
+def is_there(aws: Aws, resource: StackResource) -> bool:
     """Return False if AWS reports that the resource does not exist or was deleted."""
     known = _KINDS.get(resource.kind)
     if known is None:
@@ -58,12 +58,12 @@ def is_there(aws: Aws, resource: Resource) -> bool:
     return any(one.get("State", one.get("LifeCycleState", one.get("Lifecycle"))) not in _ENDED for one in found)
 
 
-def text(resource: Resource) -> str:
+def text(resource: StackResource) -> str:
     """Return the name of a missing resource, as an operator would call it."""
     return f"{_KINDS[resource.kind][4]} {resource.id} ({resource.logical})"
 
 
-def problem(lost: Iterable[Resource]) -> str:
+def problem(lost: Iterable[StackResource]) -> str:
     """Return which resources were deleted outside the stack and the remedy; "" if there are none."""
     named = ", ".join(map(text, lost))
     if not named:

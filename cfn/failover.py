@@ -12,12 +12,12 @@ from cfn.aws import Aws
 from cfn.capacity import NoCapacity, Tried
 from cfn.checkout import Checkout
 from cfn.create import create
-from cfn.hosts import Member
-from cfn.plan import Plan
+from cfn.hosts import GroupMember
+from cfn.plan import ClusterPlan
 from cfn.progress import Show
 from cfn.template.design import Design
 from cluster.errors import ConfigError
-from cluster.notify import Event, Message, Undelivered, deliver
+from cluster.notify import Message, NotifyEvent, Undelivered, deliver
 from cluster.terminal import counted
 
 T = TypeVar("T")
@@ -35,8 +35,8 @@ def seconds_of(wait: str) -> float:
 
 
 def create_and_tell(
-    aws: Aws, plan: Plan, show: Show, *, keep_failed: bool, checkout: Checkout | None, wait_s: float
-) -> list[Member]:
+    aws: Aws, plan: ClusterPlan, show: Show, *, keep_failed: bool, checkout: Checkout | None, wait_s: float
+) -> list[GroupMember]:
     """Create the cluster as `create_where_there_is_room` does, and send the file's `notify` target the outcome.
 
     Nothing is sent unless there was a `wait_s`.
@@ -52,27 +52,27 @@ def create_and_tell(
     return hosts
 
 
-def _tell(plan: Plan, text: str, show: Show) -> None:
+def _tell(plan: ClusterPlan, text: str, show: Show) -> None:
     """Send a notification directly from this machine, because there may be no master to send it."""
     file = plan.design.file
     if not file.notify:
         return
     try:
-        deliver(file.notify, Message(event=Event.CAPACITY, job=file.name, text=text))
+        deliver(file.notify, Message(event=NotifyEvent.CAPACITY, job=file.name, text=text))
     except Undelivered as e:
         show(f"notify: {e}")
 
 
 def create_where_there_is_room(
     aws: Aws,
-    plan: Plan,
+    plan: ClusterPlan,
     show: Show,
     *,
     keep_failed: bool = False,
     checkout: Checkout | None = None,
     wait_s: float = 0.0,
     pause_s: float = PAUSE_S,
-) -> list[Member]:
+) -> list[GroupMember]:
     """Create the cluster from the first of the plan's choices that AWS has capacity for. Return its hosts.
 
     Args:
@@ -86,7 +86,7 @@ def create_where_there_is_room(
     if plan.stack or (len(plan.choices) == 1 and not wait_s):
         return create(aws, plan, show, keep_failed, checkout)
 
-    def attempt(design: Design) -> list[Member]:
+    def attempt(design: Design) -> list[GroupMember]:
         return create(aws, plans.of(aws, design, plan), show, keep_failed, checkout, gives_up=True)
 
     return where_there_is_room(plan.choices, attempt, show, wait_s=wait_s, pause_s=pause_s)

@@ -8,12 +8,12 @@ from botocore.exceptions import ClientError
 
 from cfn import prices
 from cfn.aws import Aws, asking
-from cfn.stack import Resource, Stack, resources
+from cfn.stack import Stack, StackResource, resources
 from cluster.clusterfile.model import ClusterFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class DailyCost:
     """Resource that is billed by the day."""
 
     kind: str
@@ -29,7 +29,7 @@ class Item:
         return asdict(self)
 
 
-def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[Item, ...]:
+def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[DailyCost, ...]:
     """Return what is billed while no node runs, most expensive first. Items of unknown price come before all."""
     found = [item for one in resources(aws, stack) if (item := _item(aws, one)) is not None]
     if file.nodes.reservation:
@@ -37,18 +37,18 @@ def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[Item, ...]:
     return tuple(sorted(found, key=lambda i: (i.usd_per_day is not None, -(i.usd_per_day or 0), i.kind, i.id)))
 
 
-def total(items: Sequence[Item]) -> float:
+def total(items: Sequence[DailyCost]) -> float:
     """Return USD per day of the items whose price is known."""
     return sum(i.usd_per_day or 0.0 for i in items)
 
 
-def text(items: Sequence[Item]) -> str:
+def text(items: Sequence[DailyCost]) -> str:
     """Return one line per item, and the sum."""
     lines = [f"billed   {item}" for item in items]
     return "\n".join([*lines, f"billed   {prices.dollars(total(items))} USD per day in all, {prices.LISTED}"])
 
 
-def _item(aws: Aws, resource: Resource) -> Item | None:
+def _item(aws: Aws, resource: StackResource) -> DailyCost | None:
     """Return the daily cost of a stack's resource, or None if it costs nothing while no node runs."""
     describe = _KINDS.get(resource.kind)
     if describe is None:
@@ -57,36 +57,38 @@ def _item(aws: Aws, resource: Resource) -> Item | None:
         return describe(aws, resource.id)
 
 
-def _efs(aws: Aws, name: str) -> Item:
+def _efs(aws: Aws, name: str) -> DailyCost:
     found = aws.client("efs").describe_file_systems(FileSystemId=name)["FileSystems"][0]
     gib = found.get("SizeInBytes", {}).get("Value", 0) / prices.GIB
-    return Item(
+    return DailyCost(
         kind="EFS", id=name, usd_per_day=prices.efs(found), note=f"{gib:,.1f} GiB; its backups are billed apart"
     )
 
 
-def _fsx(aws: Aws, name: str) -> Item:
+def _fsx(aws: Aws, name: str) -> DailyCost:
     found = aws.client("fsx").describe_file_systems(FileSystemIds=[name])["FileSystems"][0]
-    return Item(kind="FSx for Lustre", id=name, usd_per_day=prices.fsx(found), note=f"{found['StorageCapacity']:,} GiB")
+    return DailyCost(
+        kind="FSx for Lustre", id=name, usd_per_day=prices.fsx(found), note=f"{found['StorageCapacity']:,} GiB"
+    )
 
 
-def _nat(aws: Aws, name: str) -> Item:
-    return Item(kind="NAT gateway", id=name, usd_per_day=prices.per_day(prices.NAT), note="and its traffic")
+def _nat(aws: Aws, name: str) -> DailyCost:
+    return DailyCost(kind="NAT gateway", id=name, usd_per_day=prices.per_day(prices.NAT), note="and its traffic")
 
 
-def _address(aws: Aws, name: str) -> Item:
-    return Item(kind="public address", id=name, usd_per_day=prices.per_day(prices.ADDRESS))
+def _address(aws: Aws, name: str) -> DailyCost:
+    return DailyCost(kind="public address", id=name, usd_per_day=prices.per_day(prices.ADDRESS))
 
 
-def _eks(aws: Aws, name: str) -> Item:
-    return Item(kind="Kubernetes", id=name, usd_per_day=prices.per_day(prices.EKS), note="its control plane")
+def _eks(aws: Aws, name: str) -> DailyCost:
+    return DailyCost(kind="Kubernetes", id=name, usd_per_day=prices.per_day(prices.EKS), note="its control plane")
 
 
-def _key(aws: Aws, name: str) -> Item:
-    return Item(kind="key", id=name, usd_per_day=prices.KMS_KEY / prices.DAYS_OF_A_MONTH)
+def _key(aws: Aws, name: str) -> DailyCost:
+    return DailyCost(kind="key", id=name, usd_per_day=prices.KMS_KEY / prices.DAYS_OF_A_MONTH)
 
 
-_KINDS: dict[str, Callable[[Aws, str], Item]] = {
+_KINDS: dict[str, Callable[[Aws, str], DailyCost]] = {
     "AWS::EFS::FileSystem": _efs,
     "AWS::FSx::FileSystem": _fsx,
     "AWS::EC2::NatGateway": _nat,
@@ -96,17 +98,17 @@ _KINDS: dict[str, Callable[[Aws, str], Item]] = {
 }
 
 
-def _reserved(aws: Aws, file: ClusterFile) -> Item:
+def _reserved(aws: Aws, file: ClusterFile) -> DailyCost:
     """Return the cost of the file's reservation."""
     name = file.nodes.reservation
     try:
         found = aws.client("ec2").describe_capacity_reservations(CapacityReservationIds=[name])
     except ClientError:
-        return Item(kind="capacity reservation", id=name, usd_per_day=None, note="it cannot be looked at")
+        return DailyCost(kind="capacity reservation", id=name, usd_per_day=None, note="it cannot be looked at")
     return reservation(prices.PriceList(aws), found["CapacityReservations"][0])
 
 
-def reservation(price_list: prices.PriceList, described: dict[str, Any]) -> Item:
+def reservation(price_list: prices.PriceList, described: dict[str, Any]) -> DailyCost:
     """Return the cost of a capacity reservation as EC2 describes it.
 
     Unused instances of it are billed as if they ran. A capacity block costs nothing more: it was paid in advance.
@@ -115,7 +117,7 @@ def reservation(price_list: prices.PriceList, described: dict[str, Any]) -> Item
         described["CapacityReservationId"], described.get("AvailableInstanceCount", 0), described["InstanceType"]
     )  # fmt: skip
     if described.get("ReservationType") == "capacity-block":
-        return Item(kind="capacity block", id=name, usd_per_day=0.0, note=f"{kind}, paid in advance")
+        return DailyCost(kind="capacity block", id=name, usd_per_day=0.0, note=f"{kind}, paid in advance")
     each = price_list.on_demand(kind)
     usd = None if each is None else prices.per_day(each) * free
-    return Item(kind="capacity reservation", id=name, usd_per_day=usd, note=f"{free} x {kind} unused")
+    return DailyCost(kind="capacity reservation", id=name, usd_per_day=usd, note=f"{free} x {kind} unused")

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from cfn.aws import Aws, asking, message_of, pages
 from cfn.groups import group_names
 from cfn.progress import NODE_GROUPS
-from cfn.stack import Event
+from cfn.stack import StackEvent
 from cfn.template.design import Design, first_minutes
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import ClusterFile
@@ -160,7 +160,7 @@ class OfNewGroups:
     _done: set[str] = field(default_factory=set)
     _said: str = ""
 
-    def look(self, story: list[Event]) -> None:
+    def look(self, story: list[StackEvent]) -> None:
         """Schedule the end of groups that have just been created.
 
         Args:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from cfn import stack
 from cfn.aws import Aws, asking
-from cfn.hosts import Member, hosts
+from cfn.hosts import GroupMember, hosts
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile, is_this_machine
-from cluster.inventory import INSTANCE, Access, Tunnel
+from cluster.inventory import INSTANCE, SshSettings, Tunnel
 from cluster.ssh.connections import make_key
-from cluster.ssh.options import Way, needed_programs, options_for_a_person
+from cluster.ssh.options import Route, needed_programs, options_for_a_person
 from cluster.ssh.proxy import MISSING
-from cluster.written import Target, some_fields, whole_file
+from cluster.written import TargetFile, some_fields, whole_file
 
 # A node writes this tag itself, so its value is used only if it has the form of one known_hosts key.
 HOST_KEY = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,1000}={0,2}")
@@ -28,7 +28,7 @@ WAYS = {
 }
 
 
-def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
+def targets(aws: Aws, path: Path, file: ClusterFile) -> list[TargetFile]:
     """Return the files to write: `hosts`, `known_hosts`, and the gateway in the cluster file's [ssh] table."""
     outputs = stack.outputs(aws, file.name)
     members = hosts(aws, outputs)
@@ -45,17 +45,17 @@ def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
     ]
 
 
-def slots_of(member: Member, outputs: dict[str, str]) -> int:
+def slots_of(member: GroupMember, outputs: dict[str, str]) -> int:
     """Return the number of ranks that a host holds: 0 for a master that does not train."""
     return int((outputs.get("MasterSlots") if member.role == "master" else None) or outputs["Slots"])
 
 
-def is_spare(member: Member, file: ClusterFile) -> bool:
+def is_spare(member: GroupMember, file: ClusterFile) -> bool:
     """Return True if the host's rank is higher than those of all workers."""
     return (member.rank or 0) > file.nodes.workers
 
 
-def way_in(outputs: dict[str, str], members: Sequence[Member], port: int) -> str:
+def way_in(outputs: dict[str, str], members: Sequence[GroupMember], port: int) -> str:
     """Return the address by which this machine reaches the master; "" on the master itself.
 
     If SSH is not open to the internet, this is the master's private address where this machine is in its network (VPN,
@@ -82,7 +82,7 @@ def answers(address: str, port: int, seconds: float = 2.0) -> bool:
     return True
 
 
-def known_hosts(members: Sequence[Member], gateway: str) -> str:
+def known_hosts(members: Sequence[GroupMember], gateway: str) -> str:
     """Return the known_hosts text: one line per host with a known key, and one for the master's gateway address."""
     told = [m for m in members if HOST_KEY.fullmatch(m.host_key)]
     lines = [f"{m.address} {m.host_key}" for m in told]
@@ -114,9 +114,9 @@ def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: boo
     address = members[0].instance_id if is_closed else outputs["MasterAddress"]
     known = folder / ".known_hosts.stack"  # ours alone: known_hosts itself may have been edited
     write_atomically(known, known_hosts(members, address))
-    way = Way(
+    way = Route(
         address,
-        Access(
+        SshSettings(
             user=file.ssh.user,
             port=file.ssh.port,
             key=Path(file.ssh.key).expanduser() if file.ssh.key else None,

@@ -16,7 +16,7 @@ from cfn.template.design import TAG
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class GroupMember:
     """Instance in the master's or the workers' Auto Scaling group."""
 
     instance_id: str
@@ -41,14 +41,14 @@ class Member:
         return {**asdict(self), "launched": self.launched.isoformat(), "usable": self.is_usable}
 
 
-def ranked(members: Iterable[Member]) -> list[Member]:
+def ranked(members: Iterable[GroupMember]) -> list[GroupMember]:
     """Return the members in rank order, each with a rank.
 
     Members that have a rank keep it. New ones get the lowest free ranks, oldest first. The function is pure: laptop and
     master compute the same order from the same members, whichever writes the tags first.
     """
     known = sorted(members, key=lambda m: (m.launched, m.instance_id))
-    taken: dict[int, Member] = {}
+    taken: dict[int, GroupMember] = {}
     waiting = []
     for one in known:
         wanted = 0 if one.role == "master" else one.rank
@@ -62,7 +62,7 @@ def ranked(members: Iterable[Member]) -> list[Member]:
     return [taken[n] for n in sorted(taken)]
 
 
-def read(aws: Aws, outputs: dict[str, str]) -> list[Member]:
+def read(aws: Aws, outputs: dict[str, str]) -> list[GroupMember]:
     """Return all instances of both groups in rank order, unusable ones included."""
     with asking("listing the cluster's instances"):
         groups = {
@@ -103,10 +103,10 @@ def _describe(aws: Aws, ids: list[str]) -> dict[str, dict[str, Any]]:
     return {i["InstanceId"]: i for r in found for i in r["Instances"]}
 
 
-def _member(role: str, held: dict[str, Any], described: dict[str, Any]) -> Member:
+def _member(role: str, held: dict[str, Any], described: dict[str, Any]) -> GroupMember:
     tags = {t["Key"]: t["Value"] for t in described.get("Tags", [])}
     rank = tags.get(f"{TAG}rank", "")
-    return Member(
+    return GroupMember(
         instance_id=held["InstanceId"],
         role=role,
         address=described.get("PrivateIpAddress", ""),
@@ -119,7 +119,7 @@ def _member(role: str, held: dict[str, Any], described: dict[str, Any]) -> Membe
     )
 
 
-def keep_ranks(aws: Aws, members: Iterable[Member]) -> None:
+def keep_ranks(aws: Aws, members: Iterable[GroupMember]) -> None:
     """Write the ranks to the instances' tags, so that they do not change when other instances come and go."""
     ec2 = aws.client("ec2")
     with asking("writing the ranks of the hosts"):
@@ -127,7 +127,7 @@ def keep_ranks(aws: Aws, members: Iterable[Member]) -> None:
             ec2.create_tags(Resources=[one.instance_id], Tags=[{"Key": f"{TAG}rank", "Value": str(one.rank)}])
 
 
-def hosts(aws: Aws, outputs: dict[str, str]) -> list[Member]:
+def hosts(aws: Aws, outputs: dict[str, str]) -> list[GroupMember]:
     """Return the usable hosts, master first. Raises StackError if the master is not usable."""
     members = read(aws, outputs)
     keep_ranks(aws, (m for m in members if m.lifecycle == "InService"))
@@ -143,7 +143,7 @@ def hosts(aws: Aws, outputs: dict[str, str]) -> list[Member]:
     return usable
 
 
-def pick(members: list[Member], name: str) -> Member:
+def pick(members: list[GroupMember], name: str) -> GroupMember:
     """Return the member with this rank, address or instance id. Raises StackError with the known members otherwise."""
     for one in members:
         if name in (str(one.rank), one.address, one.instance_id):

@@ -39,7 +39,7 @@ class InstanceType:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interface:
+class NetworkInterface:
     """Network interface of a node."""
 
     card: int
@@ -65,18 +65,18 @@ def instance_type(described: dict[str, Any]) -> InstanceType:
     )
 
 
-def interfaces(kind: InstanceType) -> tuple[Interface, ...]:
+def interfaces(kind: InstanceType) -> tuple[NetworkInterface, ...]:
     """Return a node's network interfaces, the primary one first. Only that one has an IP address.
 
     Source: EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards": the
     primary is ENA, an EFA on the same card is device 1, those of other cards are device 0.
     """
     if not kind.efa_cards:
-        return (Interface(card=0, device=0, kind="interface"),)
+        return (NetworkInterface(card=0, device=0, kind="interface"),)
     if len(kind.network_cards) == 1:
-        return (Interface(card=0, device=0, kind="efa"),)
-    efas = tuple(Interface(card=card, device=1 if card == 0 else 0, kind="efa-only") for card in kind.efa_cards)
-    return (Interface(card=0, device=0, kind="interface"), *efas)
+        return (NetworkInterface(card=0, device=0, kind="efa"),)
+    efas = tuple(NetworkInterface(card=card, device=1 if card == 0 else 0, kind="efa-only") for card in kind.efa_cards)
+    return (NetworkInterface(card=0, device=0, kind="interface"), *efas)
 
 
 def check_capacity(kind: InstanceType, capacity: str, field: str = "nodes.capacity") -> None:

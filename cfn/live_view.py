@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfn.progress import STACK, Watch
+from cfn.progress import STACK, StackWatch
 from cluster.files import write_json
 from cluster.printable import printable
 from cluster.terminal import counted, unfiltered
@@ -32,7 +32,7 @@ class LastTime:
 
 
 @dataclass
-class Clock:
+class BootTimes:
     """Times at which each node was first seen at each step of first boot and when ready, in seconds since 1970."""
 
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class Clock:
         return longest
 
 
-class Shown:
+class LiveTree:
     """Renderable tree of a `Watch`, rebuilt for each frame."""
 
-    def __init__(self, watch: Watch, parts: Mapping[str, str], last: LastTime) -> None:
+    def __init__(self, watch: StackWatch, parts: Mapping[str, str], last: LastTime) -> None:
         self._watch, self._parts, self._last = watch, dict(parts), last
         self._began = time.time()
-        self.clock = Clock()
+        self.clock = BootTimes()
 
     def __rich__(self) -> "Tree":
         """Return the tree at the current time."""
@@ -132,12 +132,12 @@ def clock(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def shown(watch: Watch, parts: Mapping[str, str]) -> Iterator[Shown]:
+def shown(watch: StackWatch, parts: Mapping[str, str]) -> Iterator[LiveTree]:
     """Show the tree below the lines that `watch` prints, while the block runs.
 
     Without a terminal, show only the lines.
     """
-    tree = Shown(watch, parts, read_last(watch.stack.name))
+    tree = LiveTree(watch, parts, read_last(watch.stack.name))
     watch.on_nodes = lambda: tree.clock.look(watch.nodes, time.time())
     if not (sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         yield tree

@@ -8,7 +8,7 @@ from cfn.aws import Aws
 from cfn.estimate.alternatives import better
 from cfn.estimate.layers import network
 from cfn.estimate.machines import machine
-from cfn.estimate.step import Training, step
+from cfn.estimate.step import TrainingSettings, step
 from cfn.prices import PriceList
 from cfn.stack import Stack, find
 from cfn.template import template
@@ -22,7 +22,7 @@ LUSTRE_KERNELS = "6.8, 6.14 and 6.17"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ClusterPlan:
     """Cluster as it would be created, with its cost."""
 
     design: Design
@@ -187,7 +187,7 @@ def speed_of(instance_type: str, hosts: int) -> str:
         kind = machine(instance_type)
     except ConfigError:
         return ""
-    training = Training(layers=network("resnet50", 224), batch=256)
+    training = TrainingSettings(layers=network("resnet50", 224), batch=256)
     found = step(training, kind, hosts)
     held = {"GPU": "its GPUs", "network": "its network", "input": "its processors, which decode images"}[found.bound]
     said = f"some {found.images_per_s:,.0f} images/s of ResNet-50 in float16 with --xla, bound by {held}"
@@ -202,16 +202,16 @@ def guard_limits(file: ClusterFile) -> dict[str, float]:
     return {"max_hours": file.guard.max_hours, "budget_usd": file.guard.budget_usd}
 
 
-def make(aws: Aws, file: ClusterFile) -> Plan:
+def make(aws: Aws, file: ClusterFile) -> ClusterPlan:
     """Return the plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected."""
     stack = find(aws, file.name)
     pinned = stack.outputs if stack and stack.outputs else None
     choices = preflight.choices(aws, file, pinned)
-    first = Plan(design=choices[0], body="", stack=stack, usd_per_hour=None, choices=choices)
+    first = ClusterPlan(design=choices[0], body="", stack=stack, usd_per_hour=None, choices=choices)
     return of(aws, choices[0], first)
 
 
-def of(aws: Aws, design: Design, plan: Plan) -> Plan:
+def of(aws: Aws, design: Design, plan: ClusterPlan) -> ClusterPlan:
     """Return the plan with another of its designs, and with that design's prices and template."""
     price_list = PriceList(aws)
     each = instance_usd_per_hour(price_list, design, "worker")

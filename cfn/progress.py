@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, asking, pages
-from cfn.stack import Event, Stack, StackError, events, find, first_cause
+from cfn.stack import Stack, StackError, StackEvent, events, find, first_cause
 from cfn.template.design import TAG
 
 Show = Callable[[str], None]
@@ -32,7 +32,7 @@ STACK = "AWS::CloudFormation::Stack"
 _BEGINS_S = 60.0  # limit on waiting for the event; then the status alone decides
 
 
-class Pace:
+class PollInterval:
     """Polling interval: short at first and after news, growing to `longest_s` while there is none."""
 
     def __init__(self, longest_s: float = 5.0) -> None:
@@ -44,7 +44,7 @@ class Pace:
 
 
 @dataclass
-class Watch:
+class StackWatch:
     """Observer of one operation on one stack: prints news and keeps what it has seen."""
 
     aws: Aws
@@ -54,12 +54,12 @@ class Watch:
     parts: dict[str, str] = field(default_factory=dict)
     """Part of the stack by logical id, for known resources: one line is printed per part, not per resource."""
     last_event: str = ""
-    story: list[Event] = field(default_factory=list)
+    story: list[StackEvent] = field(default_factory=list)
     activities: set[str] = field(default_factory=set)
     launches: list[str] = field(default_factory=list)  # Auto Scaling's messages on failed launches
     refused: dict[str, str] = field(default_factory=dict)  # the newest of these messages by group
     boots: dict[str, str] = field(default_factory=dict)  # instance -> why its first boot failed
-    on_story: Callable[[list[Event]], None] = lambda _: None  # called after each poll with all events so far
+    on_story: Callable[[list[StackEvent]], None] = lambda _: None  # called after each poll with all events so far
     booting: str = ""  # how many nodes are at which step of their first boot
     nodes: dict[str, str] = field(default_factory=dict)  # instance -> current step of its first boot
     on_nodes: Callable[[], None] = field(default=lambda: None)  # called after each poll of the nodes
@@ -77,7 +77,7 @@ class Watch:
         self.on_story(self.story)
         return bool(self._look_at_launches() + self._look_at_boots() + len(fresh) + self.bring())
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: StackEvent) -> None:
         """Print the event if it is the stack's own, a failure or a completion.
 
         Of resources in known parts, only the completion of each part is printed.
@@ -118,7 +118,7 @@ class Watch:
         return int((len(self.boots), self.booting) != before)
 
 
-def _line(event: Event) -> str:
+def _line(event: StackEvent) -> str:
     reason = f"  {event.reason}" if event.reason and event.reason != "User Initiated" else ""
     return f"{event.time:%H:%M:%S} {event.resource:<24} {event.status.lower().replace('_', ' ')}{reason}"
 
@@ -180,7 +180,7 @@ def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
 
 
 def follow(
-    watch: Watch, each: Callable[[], object] = lambda: None, tasks: str = "stack", what: str = "CREATE"
+    watch: StackWatch, each: Callable[[], object] = lambda: None, tasks: str = "stack", what: str = "CREATE"
 ) -> Stack:
     """Wait until AWS has finished the operation and return the stack. Ctrl-C stops only the waiting.
 
@@ -191,7 +191,7 @@ def follow(
     A stack may show its old status for a moment after AWS took the request, and an earlier operation may end in that
     moment. So the stack's own first event of this kind shows that the operation has begun.
     """
-    pace = Pace()
+    pace = PollInterval()
     try:
         begun = f"{what}_IN_PROGRESS"
         wait_for(lambda: any((e.kind, e.status) == (STACK, begun) for e in watch.story), _BEGINS_S, watch.look)
@@ -209,7 +209,7 @@ def follow(
         ) from None
 
 
-def failure(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
+def failure(watch: StackWatch, what: str, now: Stack, remedy: str) -> StackError:
     """Return an error with the first cause in AWS's words, the failed launches and boots behind it, and the remedy."""
     cause = first_cause(watch.story)
     lines = [f"{what} of stack {now.name} failed ({now.status})"]
@@ -224,7 +224,7 @@ def failure(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
 
 def wait_for(condition: Callable[[], bool], seconds: float, look: Callable[[], object]) -> bool:
     """Return True once the condition holds, or False after so many seconds. `look` is called between checks."""
-    end, pace = time.monotonic() + seconds, Pace()
+    end, pace = time.monotonic() + seconds, PollInterval()
     while not condition():
         heard = bool(look())
         if time.monotonic() >= end:
@@ -233,6 +233,6 @@ def wait_for(condition: Callable[[], bool], seconds: float, look: Callable[[], o
     return True
 
 
-def retained(story: Iterable[Event]) -> list[str]:
+def retained(story: Iterable[StackEvent]) -> list[str]:
     """Return the logical ids that a deletion left in the account."""
     return sorted({e.resource for e in story if e.status == "DELETE_SKIPPED"})

@@ -1,13 +1,13 @@
 """Waiting until a cluster's nodes are ready, or at least its minimum number of them."""
 
-from cfn.hosts import Member, hosts, read
-from cfn.progress import Watch, wait_for
+from cfn.hosts import GroupMember, hosts, read
+from cfn.progress import StackWatch, wait_for
 from cfn.stack import StackError, get
 from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
 
-def wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile) -> list[Member]:
+def wait_for_nodes(watch: StackWatch, outputs: dict[str, str], file: ClusterFile) -> list[GroupMember]:
     """Wait until all nodes are ready, and return the hosts.
 
     With `nodes.min_nodes`, that many are enough once AWS has refused more. Raises StackError with the causes if they
@@ -39,7 +39,7 @@ def wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile) -> 
     return found
 
 
-def trouble(watch: Watch) -> str:
+def trouble(watch: StackWatch) -> str:
     """Return the failed launches and first boots so far, one line each."""
     said = [f"no instance: {text}" for text in dict.fromkeys(watch.launches)] + [
         f"{i}: first boot {b}" for i, b in watch.boots.items()

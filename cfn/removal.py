@@ -17,7 +17,7 @@ GONE = ("NotFound", "Unknown", "NoSuchEntity")
 
 
 @dataclass(frozen=True)
-class Step:
+class ApiCall:
     """One AWS API call: service, operation as boto3 names it, and arguments."""
 
     service: str

@@ -13,7 +13,7 @@ from typing import Any
 from cfn import in_stack, stack, suspension
 from cfn.aws import Aws, asking, aws_of_node
 from cfn.hostfile import slots_of
-from cfn.hosts import Member, keep_ranks, read
+from cfn.hosts import GroupMember, keep_ranks, read
 from cfn.hosts import hosts as usable_hosts
 from cluster.errors import ClusterError
 
@@ -85,7 +85,7 @@ def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
     return old.rank
 
 
-def _of_a_worker(members: list[Member], address: str, rank: int | None = None) -> Member | None:
+def _of_a_worker(members: list[GroupMember], address: str, rank: int | None = None) -> GroupMember | None:
     """Return the worker with this address, else the one with this rank."""
     workers = [m for m in members if m.role == "worker"]
     return next((m for m in workers if m.address == address), next((m for m in workers if m.rank == rank), None))

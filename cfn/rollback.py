@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cfn.aws import Aws, asking
-from cfn.progress import Show, Watch, failure, follow
+from cfn.progress import Show, StackWatch, failure, follow
 from cfn.stack import Stack, StackError, get, resources
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ConfigError, NothingToDo
@@ -74,7 +74,7 @@ def roll_back(aws: Aws, file: ClusterFile, show: Show, skip: Sequence[str] = ())
     stack = get(aws, file.name)
     if stack.status != FAILED:
         raise NothingToDo(f"no roll-back of {stack.name} has failed: it is {stack.status}")
-    watch = Watch(aws, stack, lambda _: None)
+    watch = StackWatch(aws, stack, lambda _: None)
     watch.look()  # skip events of earlier operations
     watch.show, watch.story = show, []
     with asking(f"rolling back stack {stack.name}"):

@@ -36,7 +36,7 @@ class Stack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class StackEvent:
     """Event of a stack."""
 
     id: str
@@ -90,16 +90,16 @@ def _stack(described: dict[str, Any]) -> Stack:
     )
 
 
-def events(aws: Aws, stack: Stack, after: str = "") -> list[Event]:
+def events(aws: Aws, stack: Stack, after: str = "") -> list[StackEvent]:
     """Return the events newer than the one with id `after`, oldest first."""
-    found: list[Event] = []
+    found: list[StackEvent] = []
     with asking(f"reading the events of {stack.name}"):
         for page in aws.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack.id):
             for e in page["StackEvents"]:
                 if e["EventId"] == after:
                     return found[::-1]
                 found.append(
-                    Event(
+                    StackEvent(
                         id=e["EventId"],
                         time=e["Timestamp"],
                         resource=e["LogicalResourceId"],
@@ -111,7 +111,7 @@ def events(aws: Aws, stack: Stack, after: str = "") -> list[Event]:
     return found[::-1]
 
 
-def first_cause(story: list[Event]) -> Event | None:
+def first_cause(story: list[StackEvent]) -> StackEvent | None:
     """Return the failure that started the others: the earliest one that is not a cancellation. None without failures.
 
     Args:
@@ -123,7 +123,7 @@ def first_cause(story: list[Event]) -> Event | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resource:
+class StackResource:
     """Resource that the stack created."""
 
     logical: str
@@ -136,7 +136,7 @@ def resource_ids(aws: Aws, stack: Stack) -> dict[str, str]:
     return {r.logical: r.id for r in resources(aws, stack)}
 
 
-def resources(aws: Aws, stack: Stack) -> list[Resource]:
+def resources(aws: Aws, stack: Stack) -> list[StackResource]:
     """Return all resources that the stack created. Rows without a physical id are left out."""
     with asking(f"listing the resources of {stack.name}"):
         rows = pages(
@@ -146,7 +146,7 @@ def resources(aws: Aws, stack: Stack) -> list[Resource]:
             StackName=stack.id,
         )
     return [
-        Resource(logical=r["LogicalResourceId"], kind=r["ResourceType"], id=r["PhysicalResourceId"])
+        StackResource(logical=r["LogicalResourceId"], kind=r["ResourceType"], id=r["PhysicalResourceId"])
         for r in rows
         if r.get("LogicalResourceId") and r.get("PhysicalResourceId")
     ]

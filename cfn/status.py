@@ -6,12 +6,12 @@ from typing import Any
 
 from cfn import drift, guard_deadline, in_stack, suspension
 from cfn.aws import Aws, asking, pages
-from cfn.fixed_costs import Item, standing, text, total
+from cfn.fixed_costs import DailyCost, standing, text, total
 from cfn.groups import group_names
-from cfn.hosts import Member, read
+from cfn.hosts import GroupMember, read
 from cfn.progress import boots, failed_launches
 from cfn.rollback import way_out
-from cfn.stack import Event, Resource, Stack, StackError, events, first_cause, get
+from cfn.stack import Stack, StackError, StackEvent, StackResource, events, first_cause, get
 from cluster.clusterfile.model import ClusterFile
 from cluster.terminal import counted
 
@@ -19,7 +19,7 @@ GROUP = "AWS::AutoScaling::AutoScalingGroup"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class GroupStatus:
     """State of one Auto Scaling group."""
 
     name: str
@@ -33,16 +33,16 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class ClusterStatus:
     """State of a cluster: stack, groups, hosts, guard and problems."""
 
     stack: Stack
-    groups: tuple[Group, ...]
-    members: tuple[Member, ...]
-    cause: Event | None
+    groups: tuple[GroupStatus, ...]
+    members: tuple[GroupMember, ...]
+    cause: StackEvent | None
     boots: tuple[tuple[str, str], ...]
     missing_groups: tuple[str, ...] = ()
-    lost: tuple[Resource, ...] = ()
+    lost: tuple[StackResource, ...] = ()
     """Other resources of the stack that were deleted outside it."""
     ends: datetime.datetime | None = None
     """Time at which its guard ends all nodes. The master postpones it while there is useful work."""
@@ -52,7 +52,7 @@ class Status:
     """Fields in which the cluster file differs from the file that the stack was last made from."""
     guard_trouble: str = ""
     """Problem with the end that the guard has set or failed to set; empty for none."""
-    billed: tuple[Item, ...] = ()
+    billed: tuple[DailyCost, ...] = ()
     """Fixed costs of a stopped cluster."""
 
     @property
@@ -167,7 +167,7 @@ class Status:
         }
 
 
-def look(aws: Aws, file: ClusterFile) -> Status:
+def look(aws: Aws, file: ClusterFile) -> ClusterStatus:
     """Return the status of the file's cluster. Raises StackError if there is none."""
     stack = get(aws, file.name)
     names = group_names(file)
@@ -183,7 +183,7 @@ def look(aws: Aws, file: ClusterFile) -> Status:
     ends = guard_deadline.ends(aws, file) if any(g["MaxSize"] for g in found) else {}
     wanted = {names[0]: 1, names[1]: (values or file).nodes.pool}
     is_stopped = bool(found) and not any(g["MaxSize"] for g in found)
-    return Status(
+    return ClusterStatus(
         billed=standing(aws, values or file, stack) if is_stopped else (),
         stack=stack,
         ends=min(ends.values(), default=None),
@@ -207,10 +207,10 @@ def _values(aws: Aws, file: ClusterFile) -> ClusterFile | None:
         return None
 
 
-def _group(aws: Aws, described: dict[str, Any], wanted: int) -> Group:
+def _group(aws: Aws, described: dict[str, Any], wanted: int) -> GroupStatus:
     serving = [i for i in described["Instances"] if i["LifecycleState"] == "InService"]
     failed = failed_launches(aws, described["AutoScalingGroupName"], set())
-    return Group(
+    return GroupStatus(
         name=described["AutoScalingGroupName"],
         wanted=wanted,
         desired=described["DesiredCapacity"],

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from cfn import drift, guard_deadline, in_stack, named_resources, suspension
 from cfn.aws import Aws, asking
 from cfn.groups import group_names
-from cfn.hosts import Member, read
-from cfn.progress import Show, Watch, wait_for
+from cfn.hosts import GroupMember, read
+from cfn.progress import Show, StackWatch, wait_for
 from cfn.ready import wait_for_nodes
 from cfn.rollback import check_usable, way_out
 from cfn.stack import Stack, StackError, get
@@ -37,13 +37,13 @@ def sizes(file: ClusterFile) -> dict[str, Sizes]:
     return {master: Sizes(least=1, most=1, desired=1), workers: Sizes(least=0, most=pool, desired=pool)}
 
 
-def members(aws: Aws, file: ClusterFile) -> list[Member]:
+def members(aws: Aws, file: ClusterFile) -> list[GroupMember]:
     """Return the instances as they are now. Raises StackError if the stack is missing or busy."""
     settled(aws, file)
     return _members(aws, file)
 
 
-def _members(aws: Aws, file: ClusterFile) -> list[Member]:
+def _members(aws: Aws, file: ClusterFile) -> list[GroupMember]:
     """Return the instances of the groups, looked up by group name because a broken stack may have no outputs."""
     master, workers = group_names(file)
     return read(aws, {"MasterGroup": master, "WorkerGroup": workers})
@@ -66,7 +66,7 @@ def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
     there = _described(aws, file)
     suspension.check(aws, there, "Terminate", "a stop")
     _resize(aws, dict.fromkeys((name for name in group_names(file) if name in there), NOTHING))
-    left: Sequence[Member] = ()
+    left: Sequence[GroupMember] = ()
 
     def ended() -> bool:
         nonlocal left
@@ -86,7 +86,7 @@ def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
         raise StackError(f"{stay} of {file.name} has not ended in {_ENDS_S / 60:.0f} minutes; see `inv stack.status`")
 
 
-def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
+def start(aws: Aws, file: ClusterFile, show: Show) -> list[GroupMember]:
     """Start all nodes of a stopped cluster, wait until they are ready and return them.
 
     Raises NothingToDo if the cluster is running, StackError if it cannot start.
@@ -100,7 +100,7 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     with asking(f"looking at the reservation of {file.name}"):
         reserved = named_resources.reservation(aws, as_made)  # raises if the reservation has ended or is full
         named_resources.check_begun(named_resources.begins(reserved), as_made.nodes.reservation)
-    watch = Watch(aws, stack, lambda _: None, group_names(file))
+    watch = StackWatch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # skip events of earlier operations
     watch.show = show
     suspension.check(aws, group_names(file), "Launch", "a start")

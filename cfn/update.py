@@ -6,9 +6,9 @@ from cfn import drift, guard_deadline, preflight, suspension
 from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.groups import group_names
-from cfn.hosts import Member, hosts, keep_ranks, pick, read
-from cfn.plan import Plan, of
-from cfn.progress import Show, Watch, failure, follow, wait_for
+from cfn.hosts import GroupMember, hosts, keep_ranks, pick, read
+from cfn.plan import ClusterPlan, of
+from cfn.progress import Show, StackWatch, failure, follow, wait_for
 from cfn.ready import trouble, wait_for_nodes
 from cfn.rollback import after_update, check_usable
 from cfn.stack import StackError, get
@@ -37,10 +37,10 @@ def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> Cha
     if source:
         pinned.pop("SourceVersion", None)
     design = preflight.design_for(aws, file, pinned)
-    return propose(aws, of(aws, design, Plan(design=design, body="", stack=stack, usd_per_hour=None)), stack)
+    return propose(aws, of(aws, design, ClusterPlan(design=design, body="", stack=stack, usd_per_hour=None)), stack)
 
 
-def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]:
+def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[GroupMember]:
     """Return the workers that the update would end: the newest, as the group chooses them.
 
     Among workers launched in the same second it may choose any.
@@ -64,7 +64,7 @@ def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
 
 def execute(
     aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show, *, is_at_zero: bool = False
-) -> list[Member]:
+) -> list[GroupMember]:
     """Execute the change set and return the hosts, as many as the file says and ready; [] for a stopped cluster.
 
     Raises StackError with the first cause otherwise.
@@ -73,7 +73,7 @@ def execute(
     if any("DesiredCapacity" in c.properties for c in change_set.changes):
         process = "Terminate" if ended_by(aws, change_set, file) else "Launch"
         suspension.check(aws, group_names(file)[1:], process, "an update of the number of nodes")
-    watch = Watch(aws, stack, lambda _: None, group_names(file))
+    watch = StackWatch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # skip events of earlier operations
     watch.show, watch.story, watch.launches = show, [], []
     with asking(f"updating stack {stack.name}"):
@@ -87,7 +87,7 @@ def execute(
     return wait_for_nodes(watch, now.outputs, file)
 
 
-def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
+def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[GroupMember]:
     """End one host, dead or alive, wait for its successor and return the hosts. The successor gets its rank.
 
     Args:
@@ -101,7 +101,7 @@ def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
     old = pick(members, name)
     drift.check_complete(aws, stack)
     suspension.check(aws, [group_names(file)[old.role == "worker"]], "Launch", "a replacement")
-    watch = Watch(aws, stack, lambda _: None, group_names(file))
+    watch = StackWatch(aws, stack, lambda _: None, group_names(file))
     watch.look()
     watch.show = show
     show(f"ending {old.instance_id} ({old.address}), rank {old.rank}; its group starts a successor")
@@ -111,7 +111,7 @@ def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
         )
     others = {m.instance_id for m in members}
 
-    def successor() -> Member | None:
+    def successor() -> GroupMember | None:
         return next(
             (m for m in read(aws, outputs) if m.instance_id not in others and m.role == old.role and m.is_usable),
             None,

@@ -28,7 +28,7 @@ class Tunnel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Access:
+class SshSettings:
     """SSH settings. Settings that are None come from the user's agent and ~/.ssh/config."""
 
     user: str | None = None
@@ -49,7 +49,7 @@ class Cluster:
     shared: str  # the shared folder's path, equal on every host
     is_shared: bool = True  # True if all hosts see the same folder, else it is on the master's own disk
     project: str  # the folder of this project and its .venv on every host
-    access: Access = Access()
+    access: SshSettings = SshSettings()
     stack: str = ""  # region and name of its stack, as `us-east-1/training`; "" for none
     notify: str = ""  # receiver of notifications about jobs: a command on the master, or an SNS topic
     results: str = ""  # destination of jobs' results, as `s3://bucket/prefix`; "" for none
@@ -119,13 +119,13 @@ def _stack(values: dict[str, Any]) -> str:
     return f"{values['region']}/{values['name']}" if is_of_a_stack(values) and {"region", "name"} <= set(values) else ""
 
 
-def access_of(file: ClusterFile, folder: Path, given: Container[str] = ("user", "port")) -> Access:
+def access_of(file: ClusterFile, folder: Path, given: Container[str] = ("user", "port")) -> SshSettings:
     """Return the SSH settings of a cluster file in this folder. Raises FieldError.
 
     given: the fields of [ssh] that the file sets. User and port are else left to ssh.
     """
     ssh = file.ssh
-    return Access(
+    return SshSettings(
         user=ssh.user if "user" in given else None,
         port=ssh.port if "port" in given else None,
         key=folder / expanded("ssh.key", ssh.key) if ssh.key else None,

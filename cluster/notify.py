@@ -30,7 +30,7 @@ _MOST_CHARACTERS = 2000  # of a message's text: SMS, chat and environment variab
 _LAST_WORDS = 200  # characters of a failed command's error output
 
 
-class Event(enum.StrEnum):
+class NotifyEvent(enum.StrEnum):
     """Kind of event that a job's owner is notified of."""
 
     STARTED = "started"  # a job that waited in the queue
@@ -49,7 +49,7 @@ class Event(enum.StrEnum):
 class Message:
     """One notification."""
 
-    event: Event
+    event: NotifyEvent
     job: str
     text: str
     attempt: int = 0
@@ -79,7 +79,7 @@ class Notifier:
         if notify:
             self._thread.start()
 
-    def tell(self, event: Event, text: str, *, attempt: int, host: str = "") -> None:
+    def tell(self, event: NotifyEvent, text: str, *, attempt: int, host: str = "") -> None:
         """Queue a notification and return at once."""
         if self._notify:
             self._waiting.put(
@@ -200,23 +200,23 @@ def try_on_master(cluster: Cluster) -> str:
     Raises ConfigError if nobody is to be notified, Undelivered if the message was not delivered.
     """
     text = "this is a test: whoever reads it is told"
-    return tell_on_master(cluster, Event.TEST, text, subject=f"no job of {cluster.name}, only a test")
+    return tell_on_master(cluster, NotifyEvent.TEST, text, subject=f"no job of {cluster.name}, only a test")
 
 
-def tell_on_master(cluster: Cluster, event: Event, text: str, *, subject: str, host: str = "") -> str:
+def tell_on_master(cluster: Cluster, event: NotifyEvent, text: str, *, subject: str, host: str = "") -> str:
     """Send a notification that comes from no supervisor, from the master as jobs do. Return who received it.
 
     subject: text in place of a job. Raises ConfigError if nobody is to be notified, Undelivered if the message was not
     delivered.
     """
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
     from cluster.ssh.limits import Limits
 
     require(cluster)
     message = {"event": event, "text": text, "job": subject, "host": host}
     given = json.dumps({"notify": cluster.notify, **message}).encode()
     command = f"cd {shlex.quote(cluster.project)} && exec {shlex.quote(cluster.python)} -m {__name__}"
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         result = reach.run([cluster.master], command, stdin=given, limits=Limits(total_s=2 * LIMIT_S))[cluster.master]
     if not result.ok:
         said = result.stderr.decode(errors="replace").strip()

@@ -19,7 +19,7 @@ MOST_LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetFile:
     """File to be written: its new text, and the edits of a person that would be lost."""
 
     path: Path
@@ -31,7 +31,7 @@ class Target:
         return self.path.exists() and self.path.read_text() == self.text
 
 
-def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
+def whole_file(path: Path, text: str, by: str = "hosts.write") -> TargetFile:
     """Return the target for a file that is generated completely. Its last line is a mark that shows later edits.
 
     Args:
@@ -41,13 +41,13 @@ def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
     new = f"{text}{mark}{_digest(text)}\n"
     old = path.read_text(errors="replace") if path.exists() else new
     if old == new or not old.strip() or _is_ours(old, mark):
-        return Target(path=path, text=new, lost=())
+        return TargetFile(path=path, text=new, lost=())
     there = _plain(old, mark).splitlines()
     differing = difflib.unified_diff(there, text.splitlines(), "there", "new", lineterm="", n=0)
-    return Target(path=path, text=new, lost=tuple(line for line in differing if not line.startswith("@@"))[2:])
+    return TargetFile(path=path, text=new, lost=tuple(line for line in differing if not line.startswith("@@"))[2:])
 
 
-def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
+def some_fields(path: Path, table: str, values: Mapping[str, str]) -> TargetFile:
     """Return the target for fields of one table of a cluster file. The rest stays as the operator wrote it."""
     text, there = decode(path)
     own = there.get(table, {})
@@ -57,10 +57,10 @@ def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
         for name, value in values.items()
         if own.get(name) not in (None, "", value) and not any(_sets(line, name, FIELD_MARK) for line in lines)
     ]
-    return Target(path=path, text=with_fields(text, table, values, FIELD_MARK), lost=tuple(lost))
+    return TargetFile(path=path, text=with_fields(text, table, values, FIELD_MARK), lost=tuple(lost))
 
 
-def write(targets: Sequence[Target], *, force: bool) -> str:
+def write(targets: Sequence[TargetFile], *, force: bool) -> str:
     """Write the files that differ. Return a text with the replaced edits, "" if there are none.
 
     Raises NothingToDo if no file differs. Raises ConfigError, unless `force`, if a person's edits would be lost.
@@ -75,7 +75,7 @@ def write(targets: Sequence[Target], *, force: bool) -> str:
     return write_all(targets)
 
 
-def write_all(targets: Sequence[Target]) -> str:
+def write_all(targets: Sequence[TargetFile]) -> str:
     """Write the files that differ, even over a person's edits. Return a text with these edits, "" if there are none."""
     for target in targets:
         if not target.is_so_already:
@@ -84,7 +84,7 @@ def write_all(targets: Sequence[Target]) -> str:
     return f"replaced what was written by hand:\n{said}" if said else ""
 
 
-def _lost(targets: Sequence[Target]) -> str:
+def _lost(targets: Sequence[TargetFile]) -> str:
     edited = [t for t in targets if t.lost]
     return "\n".join(f"{t.path}: " + "\n  ".join(["", *_cut(t.lost)]).strip("\n") for t in edited)
 

@@ -21,7 +21,7 @@ from cluster import hostset, inventory
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.last_run import last_failed, output_folder
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits, OnOutput, check_environment
 from cluster.ssh.result import FanOut, FanOutError, Result
 from cluster.terminal import counted
@@ -73,7 +73,7 @@ class OpenCluster:
 
     def __init__(self, described: inventory.Cluster, fanout: int = 64) -> None:
         self._described = described
-        self._reach = Reach(described, fanout, spill=output_folder())
+        self._reach = Executor(described, fanout, spill=output_folder())
 
     def __repr__(self) -> str:
         return f"<cluster {self.name}: {hostset.fold(h.address for h in self.hosts)}>"
@@ -229,8 +229,8 @@ class OpenCluster:
 class Jobs:
     """Jobs of a cluster. A job is named as on the command line: its id, a part of it, or `last`."""
 
-    def __init__(self, cluster: OpenCluster, described: inventory.Cluster, reach: Reach) -> None:
-        from cluster.jobs.client.client import Jobs as Client
+    def __init__(self, cluster: OpenCluster, described: inventory.Cluster, reach: Executor) -> None:
+        from cluster.jobs.client.client import JobsClient as Client
 
         self._cluster, self._described = cluster, described
         self._client = Client(reach, described)
@@ -257,12 +257,12 @@ class Jobs:
             environment: variables for every rank; not for secrets.
             options: the other options of `inv train.run`, by name: unchecked=True, no_heal=True, profile="tcp".
         """
-        from dlami.tasks.running import RunOptions, start_program
+        from dlami.tasks.running import TrainRunOptions, start_program
 
-        known = {f.name for f in dataclasses.fields(RunOptions)} - {"env", "detach", "dry_run"}
+        known = {f.name for f in dataclasses.fields(TrainRunOptions)} - {"env", "detach", "dry_run"}
         if unknown := sorted(options.keys() - known):
             raise ConfigError(f"train.run has no option {unknown[0]!r}: there are {', '.join(sorted(known))}")
-        given = RunOptions(
+        given = TrainRunOptions(
             hosts="" if hosts is None else ",".join(h.address for h in self._cluster.select(hosts)),
             np=str(np or ""),
             per=per,

@@ -24,7 +24,7 @@ from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
 from cluster.locate import LABS
 from cluster.run.command import on_master
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import counted
 from lab import lab, machine
 
@@ -54,7 +54,7 @@ def show_resnet50(keep: bool = False) -> None:
     """Run the ResNet demo. Raises ClusterError with the step that failed."""
     with demo_cluster(keep) as cluster:
         _say(2, f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}, a first look at each")
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             report = look_at_hosts(reach, cluster, cluster.hosts)
         print(report)
         if report.unfit:

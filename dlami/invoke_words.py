@@ -30,7 +30,7 @@ _list_tasks = invoke.program.Program.list_tasks
 def install() -> None:
     """Install this module's parser, lists and help in Invoke."""
     kind = invoke.program.Program
-    invoke.program.Parser = Parser
+    invoke.program.Parser = TaskParser
     ParserContext.help_for = _help_with_value
     kind.list_tasks, kind.no_tasks_given = _listed, _overview
     for name in ("parse_core", "parse_tasks", "parse_cleanup"):
@@ -38,7 +38,7 @@ def install() -> None:
     completion.install()
 
 
-class Parser(invoke.parser.Parser):
+class TaskParser(invoke.parser.Parser):
     """Invoke's parser with few short flags, whose errors suggest what was probably meant."""
 
     def __init__(self, contexts: Iterable[ParserContext] = (), *args: Any, **kwargs: Any) -> None:

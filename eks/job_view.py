@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.jobs.client.show import duration
-from cluster.jobs.record import Progress
+from cluster.jobs.record import TrainingProgress
 from eks.document import JOB, Document
 from eks.job_spec import ORDER_VARIABLE, Order
 from eks.jobs import KIND, EksJob, job_of
@@ -26,7 +26,7 @@ class EksJobView:
     folder: str
     command: str  # the trainer's module and words, or the program
     pods: Mapping[str, str]  # name -> phase, with what it waits for or how it ended
-    progress: Progress | None = None  # None: no step yet, or nobody can be asked
+    progress: TrainingProgress | None = None  # None: no step yet, or nobody can be asked
     trouble: str = ""  # why the progress is unknown
 
     def to_json(self) -> dict[str, Any]:

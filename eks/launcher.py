@@ -19,17 +19,17 @@ from cluster.files import write_atomically
 from cluster.health.before_training import fit_hosts
 from cluster.hosts import that_train
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.client.resume import from_scratch, next_attempt
 from cluster.jobs.lock import make_folder
 from cluster.jobs.master import follow
-from cluster.jobs.record import JobPaths, Status, jobs_folder
+from cluster.jobs.record import JobPaths, JobStatus, jobs_folder
 from cluster.jobs.record_lease import EXPIRES_S
 from cluster.jobs.records import view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.recovery.failure_kinds import Ending
-from cluster.ssh.fanout import Reach
+from cluster.recovery.failure_kinds import FailureKind
+from cluster.ssh.fanout import Executor
 from cluster.ssh.launcher import CONFIG_VARIABLE
 from eks.code import CODE_FOLDER, put_into_store
 from eks.job_spec import ORDER_VARIABLE, Order
@@ -38,7 +38,7 @@ from eks.progress import told
 
 WORKERS_S = 900.0  # for all workers to answer; their node may still pull the image
 _LEFT = 128 + signal.SIGTERM  # exit code of a launcher after SIGTERM: Kubernetes starts it again
-_GOES_ON = (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)  # these end pods, not the job
+_GOES_ON = (FailureKind.SUPERVISOR, FailureKind.MASTER, FailureKind.NOTICE)  # these end pods, not the job
 _LOOK_S = 0.5
 
 
@@ -117,8 +117,8 @@ class LauncherPod:
         elif not spec.unchecked:
             fit = fit_hosts(cluster, spec.hosts, np=spec.np, skip_unfit=order.skip_unfit)
             spec = dataclasses.replace(spec, hosts=fit)
-        with Reach(cluster) as reach:
-            jobs = Jobs(reach, cluster)
+        with Executor(cluster) as reach:
+            jobs = JobsClient(reach, cluster)
             jobs.submit(jobs.plan(spec, resume=before, job_id=order.job))
 
     def _take_up(self) -> None:
@@ -128,7 +128,7 @@ class LauncherPod:
         say(f"the launcher before this one is gone: its job {self._order.job} is taken up")
         take_up(self._paths)
 
-    def _settled(self) -> Status:
+    def _settled(self) -> JobStatus:
         """Return the job's status once it is known that no other launcher runs it.
 
         Raises ClusterError if another launcher is still alive after the lease's expiry.
@@ -142,7 +142,7 @@ class LauncherPod:
             time.sleep(_LOOK_S)
         return status
 
-    def _final(self, status: Status) -> int | None:
+    def _final(self, status: JobStatus) -> int | None:
         """Return the exit code of a job that is over for good, or None if the job continues."""
         if status.state is JobState.LOST:
             return None if self._order.spec.heal or self._is_started_anew() else 1
@@ -186,9 +186,9 @@ class LauncherPod:
                 os.kill(supervisor.pid, signal.SIGTERM)
 
 
-def exit_code(status: Status) -> int:
+def exit_code(status: JobStatus) -> int:
     """Return the exit code of a pod whose job has ended so: 0 if Kubernetes should not start it again."""
-    if status.state is JobState.SUCCEEDED or status.ended_by is Ending.STOPPED:
+    if status.state is JobState.SUCCEEDED or status.ended_by is FailureKind.STOPPED:
         return 0
     return _LEFT if status.ended_by in _GOES_ON else 1
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.tunnels.service import ServicePaths, Wanted
-from cluster.tunnels.service_process import Page, page_of
+from cluster.tunnels.service import ServicePaths, ServiceRequest
+from cluster.tunnels.service_process import ServedPage, page_of
 from cluster.tunnels.tls_proxy import Front
 from eks.services import PAGES, SECRETS, TLS_PORT
 
@@ -53,7 +53,7 @@ def _given(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
+def _wanted(given: argparse.Namespace) -> ServiceRequest:
     """Return the page's configuration with its credentials.
 
     Raises ConfigError without any: no page is served unprotected.
@@ -62,7 +62,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
     if not (password if given.allow else token):
         missing = "password" if given.allow else "token"
         raise ConfigError(f"{given.secrets} has no {missing}: start the page by inv eks.{given.kind}")
-    return Wanted(
+    return ServiceRequest(
         kind=given.kind,
         shared=given.shared,
         job=given.job if given.kind == "tensorboard" else "",
@@ -75,7 +75,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
     )
 
 
-def _front(wanted: Wanted, page: Page, secrets: Path, folder: Path) -> Front | None:
+def _front(wanted: ServiceRequest, page: ServedPage, secrets: Path, folder: Path) -> Front | None:
     """Start the TLS proxy with the Secret's certificate. Return None if no networks are allowed."""
     if not wanted.allow:
         return None

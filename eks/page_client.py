@@ -15,7 +15,7 @@ from eks.cluster import EksCluster
 from eks.document import Document
 from eks.kubectl import Kubectl, KubectlError
 from eks.prerequisites import require
-from eks.services import Page, page_documents, page_secret
+from eks.services import PageManifest, page_documents, page_secret
 from eks.waiting import HOPELESS, reason
 
 _START_S = 1200.0  # until it serves: a node may have to come, the image be pulled, Jupyter be installed
@@ -26,7 +26,7 @@ _KINDS = ("deployment", "service", "networkpolicy", "secret")
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageAddress:
     """Address of a page that is being served."""
 
     url: str
@@ -36,12 +36,12 @@ class Shown:
 class PodPage:
     """A cluster's page (TensorBoard or Jupyter), as objects in Kubernetes."""
 
-    def __init__(self, cluster: EksCluster, page: Page, job: str = "all") -> None:
+    def __init__(self, cluster: EksCluster, page: PageManifest, job: str = "all") -> None:
         self._cluster, self._page, self._job = cluster, page, job
         self._name = page.name(cluster)
         self._kubectl = Kubectl(cluster.settings.context, cluster.settings.namespace)
 
-    def look(self, show: Callable[[Shown], None]) -> None:
+    def look(self, show: Callable[[PageAddress], None]) -> None:
         """Start the page, report its address and forward its port until Ctrl-C.
 
         Afterwards the page is deleted, unless it existed before. Raises ClusterError if it does not start to serve.
@@ -63,7 +63,7 @@ class PodPage:
                 with undisturbed():
                     self.end()
 
-    def open(self, password: str) -> Shown:
+    def open(self, password: str) -> PageAddress:
         """Serve the page by TLS to the allowed networks and leave it running. Raises ConfigError if it exists already.
 
         password: salted and hashed.
@@ -78,7 +78,7 @@ class PodPage:
         try:
             self._make(password=password, certificate=(pem, key))
             self._await_pod()
-            return Shown(f"https://{self._balancer()}/", fingerprint(pem))
+            return PageAddress(f"https://{self._balancer()}/", fingerprint(pem))
         except BaseException:
             with undisturbed():
                 self.end()
@@ -129,7 +129,7 @@ class PodPage:
         finally:
             line.clear()
 
-    def _stay(self, token: str, show: Callable[[Shown], None]) -> None:
+    def _stay(self, token: str, show: Callable[[PageAddress], None]) -> None:
         """Keep forwarding the page's port while its pod exists.
 
         A broken port-forward is opened again on the same port.
@@ -138,7 +138,7 @@ class PodPage:
         port = 0
         while True:
             with self._forwarded(port) as port:
-                show(Shown(f"http://127.0.0.1:{port}{path}"))
+                show(PageAddress(f"http://127.0.0.1:{port}{path}"))
                 while _answers(port):
                     time.sleep(_LOOK_S)
             print("the port-forward is lost; it is made anew until Ctrl-C", file=sys.stderr)

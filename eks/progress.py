@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from cluster.errors import ClusterError
-from cluster.jobs.record import DamagedRecord, JobPaths, Progress, read_job
+from cluster.jobs.record import DamagedRecord, JobPaths, TrainingProgress, read_job
 from cluster.jobs.records import read_progress
 from cluster.jobs.status import read_status
 from cluster.typed import from_json
@@ -24,10 +24,10 @@ _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class LauncherAnswer:
     """A launcher's answer."""
 
-    progress: Progress | None = None  # None: no step yet, or its ranks do not run
+    progress: TrainingProgress | None = None  # None: no step yet, or its ranks do not run
     trouble: str = ""  # why the progress is unknown
 
 
@@ -56,12 +56,12 @@ def told(paths: JobPaths, port: int = PORT) -> Iterator[int]:
             server.shutdown()
 
 
-def ask(kubectl: Kubectl, pod: str, port: int = PORT) -> Progress | None:
+def ask(kubectl: Kubectl, pod: str, port: int = PORT) -> TrainingProgress | None:
     """Return the progress of this launcher pod's training; None before its first step. Raises ClusterError."""
     with kubectl.forward(f"pod/{pod}", port) as opened:
         said = _read(opened)
     try:
-        answer = from_json(Told, json.loads(said or b"null"))
+        answer = from_json(LauncherAnswer, json.loads(said or b"null"))
     except ValueError:
         raise ClusterError(
             f"{pod} does not say how far its training is: it starts just now, or its image is older than that question"
@@ -76,14 +76,14 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
 
 
-def _how_far(paths: JobPaths) -> Told:
+def _how_far(paths: JobPaths) -> LauncherAnswer:
     """Read the progress from the job's records, as the master of a bare cluster does."""
     try:
         if not paths.folder.exists() or not read_status(paths).state.is_going:
-            return Told()
-        return Told(progress=read_progress(paths, read_job(paths)))
+            return LauncherAnswer()
+        return LauncherAnswer(progress=read_progress(paths, read_job(paths)))
     except (DamagedRecord, OSError) as e:
-        return Told(trouble=str(e))
+        return LauncherAnswer(trouble=str(e))
 
 
 def _read(port: int) -> bytes:

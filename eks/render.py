@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.errors import ConfigError
 from cluster.jobs.program import Program
-from cluster.written import Target, whole_file, write
+from cluster.written import TargetFile, whole_file, write
 from eks.base import access, namespace, network, priority
 from eks.cluster import EksCluster
 from eks.document import Document, text
@@ -70,7 +70,7 @@ def rendered(cluster: EksCluster) -> dict[str, list[Document]]:
     return {noun: documents(cluster) for noun, documents in NOUNS.items()}
 
 
-def targets(cluster: EksCluster, folder: Path) -> list[Target]:
+def targets(cluster: EksCluster, folder: Path) -> list[TargetFile]:
     """Return the files of all nouns.
 
     A noun without manifests gets a file with a comment, so that no stale file stays.
@@ -78,13 +78,13 @@ def targets(cluster: EksCluster, folder: Path) -> list[Target]:
     return files(folder, {f"{noun}.yaml": text(found) for noun, found in rendered(cluster).items()})
 
 
-def files(folder: Path, texts: Mapping[str, str]) -> list[Target]:
+def files(folder: Path, texts: Mapping[str, str]) -> list[TargetFile]:
     """Return files below a folder as they would be written, each with our marker."""
     nothing = "# nothing: this cluster file wants none\n"
     return [whole_file(folder / name, words or nothing, by=TASK) for name, words in texts.items()]
 
 
-def write_files(found: Sequence[Target], *, force: bool) -> str:
+def write_files(found: Sequence[TargetFile], *, force: bool) -> str:
     """Write the files that differ. Return what replaced lines people had written, as text.
 
     Raises NothingToDo if all files are up to date. Raises ConfigError rather than overwrite a person's lines, or if the

@@ -19,7 +19,7 @@ _RESOURCES = {
 
 
 @dataclass(frozen=True)
-class Page:
+class PageManifest:
     """A page that a pod serves."""
 
     kind: str  # tensorboard or jupyter
@@ -30,11 +30,11 @@ class Page:
         return object_name(cluster.name, self.kind)
 
 
-TENSORBOARD, JUPYTER = Page("tensorboard", 6006), Page("jupyter", 8888)
+TENSORBOARD, JUPYTER = PageManifest("tensorboard", 6006), PageManifest("jupyter", 8888)
 PAGES = {page.kind: page for page in (TENSORBOARD, JUPYTER)}
 
 
-def page_documents(cluster: EksCluster, page: Page, job: str = "all") -> list[Document]:
+def page_documents(cluster: EksCluster, page: PageManifest, job: str = "all") -> list[Document]:
     """Return Deployment, Service and network policy of a page. Its pod's Secret is created when the page is started.
 
     Args:
@@ -61,7 +61,7 @@ def page_documents(cluster: EksCluster, page: Page, job: str = "all") -> list[Do
 
 
 def page_secret(
-    cluster: EksCluster, page: Page, *, token: str, password: str, certificate: tuple[str, str]
+    cluster: EksCluster, page: PageManifest, *, token: str, password: str, certificate: tuple[str, str]
 ) -> Document:
     """Return the Secret with a page's credentials.
 
@@ -81,7 +81,7 @@ def page_secret(
     )
 
 
-def _pod(cluster: EksCluster, page: Page, job: str) -> dict[str, Any]:
+def _pod(cluster: EksCluster, page: PageManifest, job: str) -> dict[str, Any]:
     allow = cluster.settings.allow_cidrs
     is_written = page.kind == "jupyter"
     volumes, mounts = pod_volumes(cluster, read_only=not is_written)
@@ -116,7 +116,7 @@ def _pod(cluster: EksCluster, page: Page, job: str) -> dict[str, Any]:
     )
 
 
-def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) -> Document:
+def _service(cluster: EksCluster, page: PageManifest, name: str, own: dict[str, str]) -> Document:
     """Return a Service inside the cluster for a port-forward, or a load balancer for the allowed networks only."""
     space, allow = cluster.settings.namespace, cluster.settings.allow_cidrs
     if not allow:
@@ -142,7 +142,7 @@ def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) ->
     return document("v1", "Service", name, cluster.name, namespace=space, **more)
 
 
-def _policy(cluster: EksCluster, page: Page, own: dict[str, str]) -> Document:
+def _policy(cluster: EksCluster, page: PageManifest, own: dict[str, str]) -> Document:
     """Return a policy that admits only the allowed networks.
 
     A notebook may fetch packages; TensorBoard has no egress.

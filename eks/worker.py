@@ -33,7 +33,7 @@ _OF_AWS = (
 )
 
 
-class Worker:
+class PodWorker:
     """An sshd, and the orderly shutdown of this pod on SIGTERM."""
 
     def __init__(self, sshd: Sequence[str], notice: Path, grace_s: float, has_ranks: Callable[[], bool]) -> None:
@@ -97,7 +97,7 @@ def sshd_words(environment: Mapping[str, str]) -> list[str]:
 
 def main() -> int:
     """Serve as this pod's worker. Return the exit code."""
-    return Worker(sshd_words(os.environ), Path(FILE), float(os.environ.get(GRACE_VARIABLE, "30")), has_ranks).serve()
+    return PodWorker(sshd_words(os.environ), Path(FILE), float(os.environ.get(GRACE_VARIABLE, "30")), has_ranks).serve()
 
 
 if __name__ == "__main__":

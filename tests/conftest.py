@@ -21,7 +21,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.locate import lab_names
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab import nodes
 from lab.record import Lab, LabHost
@@ -141,9 +141,9 @@ def cluster(lab: Lab) -> Cluster:
 
 
 @pytest.fixture
-def reach(cluster: Cluster) -> Iterator[Reach]:
+def reach(cluster: Cluster) -> Iterator[Executor]:
     """Connections to the lab's hosts."""
-    with Reach(cluster) as opened:
+    with Executor(cluster) as opened:
         yield opened
 
 

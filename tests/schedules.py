@@ -5,16 +5,16 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.hang_detection.limits import Pace, confirmed, overdue
-from cluster.hang_detection.rank_state import Phase, RankSeen, rank_seen
+from cluster.hang_detection.limits import JobPace, confirmed, overdue
+from cluster.hang_detection.rank_state import RankPhase, RankSeen, rank_seen
 from cluster.hang_detection.watch import LEAD_S
 
 LOOK_S = 3.0
 
 
-def records(beats: list[tuple[float, Phase, int]]) -> Iterator[dict[str, Any]]:
+def records(beats: list[tuple[float, RankPhase, int]]) -> Iterator[dict[str, Any]]:
     """What a rank's file has after each of its beats."""
-    longest, since, before = [0.0] * len(Phase), 0.0, beats[0]
+    longest, since, before = [0.0] * len(RankPhase), 0.0, beats[0]
     for count, one in enumerate(beats, 1):
         longest[before[1]] = max(longest[before[1]], one[0] - before[0])
         since = since if one[1] is before[1] else one[0]
@@ -31,7 +31,7 @@ class Training:
     def __init__(self, seed: int, ranks: int, hangs_at: int | None = None) -> None:
         self.random = random.Random(seed)
         self.now = [0.0] * ranks
-        self.beats: list[list[tuple[float, Phase, int]]] = [[(0.0, Phase.START, 0)] for _ in range(ranks)]
+        self.beats: list[list[tuple[float, RankPhase, int]]] = [[(0.0, RankPhase.START, 0)] for _ in range(ranks)]
         self.records: list[list[dict[str, Any]]] = []
         self._go(ranks, hangs_at)
 
@@ -43,7 +43,7 @@ class Training:
         busy = {r.randrange(80): r.uniform(1, 2.5) for _ in range(8)}  # a busy machine: all take longer
         evaluate_every, save_every = r.choice((0, 10, 25)), r.choice((0, 5, 20))
         evaluation_s, save_s = 10 ** r.uniform(-1, 2.2), 10 ** r.uniform(-2, 1.4)
-        self.all(lambda n: r.uniform(2, 60), Phase.COMPILE, 0)
+        self.all(lambda n: r.uniform(2, 60), RankPhase.COMPILE, 0)
         compile_s = r.uniform(0, 120)
         for step in range(1, 81):
             if step == hangs_at:
@@ -54,28 +54,28 @@ class Training:
                 + (compile_s if step == 1 else 0)
                 for n in range(ranks)
             ]
-            self.together(took, Phase.STEP, step)
+            self.together(took, RankPhase.STEP, step)
             if save_every and step % save_every == 0:
-                self.rank(0, Phase.SAVE, step)
+                self.rank(0, RankPhase.SAVE, step)
                 self.now[0] += save_s * r.uniform(0.5, 3)
-                self.rank(0, Phase.STEP, step)
+                self.rank(0, RankPhase.STEP, step)
             if evaluate_every and step % evaluate_every == 0:
-                self.all(lambda n: 0.0, Phase.EVALUATE, step)
+                self.all(lambda n: 0.0, RankPhase.EVALUATE, step)
                 for _ in range(r.randrange(1, 4)):
-                    self.all(lambda n: evaluation_s * r.uniform(0.5, 1.5), Phase.EVALUATE, step)
-                self.together([0.1] * ranks, Phase.STEP, step)
-        self.all(lambda n: 0.0, Phase.SAVE, 80)
+                    self.all(lambda n: evaluation_s * r.uniform(0.5, 1.5), RankPhase.EVALUATE, step)
+                self.together([0.1] * ranks, RankPhase.STEP, step)
+        self.all(lambda n: 0.0, RankPhase.SAVE, 80)
 
-    def rank(self, n: int, phase: Phase, step: int) -> None:
+    def rank(self, n: int, phase: RankPhase, step: int) -> None:
         self.beats[n].append((self.now[n], phase, step))
 
-    def all(self, took: Any, phase: Phase, step: int) -> None:
+    def all(self, took: Any, phase: RankPhase, step: int) -> None:
         """Each in its own time."""
         for n in range(len(self.now)):
             self.now[n] += took(n)
             self.rank(n, phase, step)
 
-    def together(self, took: list[float], phase: Phase, step: int) -> None:
+    def together(self, took: list[float], phase: RankPhase, step: int) -> None:
         """A reduction: done when the last has come."""
         end = max(now + t for now, t in zip(self.now, took, strict=True))
         self.now = [end] * len(self.now)
@@ -89,9 +89,9 @@ class Training:
         beat = self.records[n][count - 1]
         return rank_seen(f"h{n // 2}", {"rank": n, "beat": beat, "state": "S", "cpu_s": 0.0}, at, at)
 
-    def watched(self, until: float) -> tuple[float, list[RankSeen], Pace] | None:
+    def watched(self, until: float) -> tuple[float, list[RankSeen], JobPace] | None:
         """The first alarm: when, whom it means, and what was learnt until then. Looks are lost now and then."""
-        pace, before, at = Pace(), {}, 0.0
+        pace, before, at = JobPace(), {}, 0.0
         suspects: list[RankSeen] = []
         lost = [0] * len(self.now)  # looks to come that will not be heard of each
         while at < until:

@@ -8,7 +8,7 @@ import pytest
 from invoke import Program
 
 from dlami.collection import ns
-from dlami.invoke_words import Parser
+from dlami.invoke_words import TaskParser
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def parsed(words: Sequence[str]) -> Any:
     """The tasks that they name, each with its arguments. Raises ParseError."""
     with help_kept():
         contexts = ns.to_contexts()
-    return Parser(contexts=contexts).parse_argv(list(words))
+    return TaskParser(contexts=contexts).parse_argv(list(words))
 
 
 def typed(*words: object) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlami.heartbeat import Phase, beat, beat_file
-from trainer.common.files.commandline import Parser, add_flags, check_fields, flag
+from trainer.common.files.commandline import TrainerParser, add_flags, check_fields, flag
 from trainer.common.files.errors import CommonError, ConfigError, entry
 from trainer.common.files.plural import counted
 from trainer.common.ranks.gc_freeze import settle
@@ -35,7 +35,7 @@ FIXED_SCALE = 128.0  # of the loss in float16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class BenchmarkConfig:
     """Flags of the benchmark. Those that tf_cnn_benchmarks has, too, have its names."""
 
     model: str = flag("resnet50", "network", choices=(*RESNETS, *NETWORKS))
@@ -86,9 +86,9 @@ class Config:
         """Return True if blocks have their stride in the first 1x1 convolution."""
         return not self.model.endswith(DEEPER)
 
-    def training(self) -> resnet.Config:
+    def training(self) -> resnet.ResNetConfig:
         """Return the matching configuration of the ResNet trainer, whose input this program uses."""
-        return resnet.Config(
+        return resnet.ResNetConfig(
             model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50",
             batch_size=self.batch,
             num_batches=self.num_warmup_batches + self.num_batches,
@@ -136,14 +136,16 @@ def overall(speeds: Sequence[Speed]) -> str:
     )
 
 
-def parse(argv: Sequence[str]) -> tuple[Config, Any]:
+def parse(argv: Sequence[str]) -> tuple[BenchmarkConfig, Any]:
     """Parse and check the flags."""
-    parser = Parser(prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False)
-    add_flags(parser, Config)
+    parser = TrainerParser(
+        prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False
+    )
+    add_flags(parser, BenchmarkConfig)
     parser.add_argument("--check", action="store_true", help="only look whether it could be done")
     parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have")
     a = parser.parse_args(translated(argv))
-    return Config(**{f.name: getattr(a, f.name) for f in fields(Config)}), a
+    return BenchmarkConfig(**{f.name: getattr(a, f.name) for f in fields(BenchmarkConfig)}), a
 
 
 @entry
@@ -162,7 +164,7 @@ def main(argv: Sequence[str]) -> None:
     measure(config, data)
 
 
-def measure(config: Config, data: Any) -> None:
+def measure(config: BenchmarkConfig, data: Any) -> None:
     """Train and print a line every few steps, then the mean over ranks and the total."""
     from trainer.common.ranks.horovod_rank import start
 
@@ -205,16 +207,18 @@ def measure(config: Config, data: Any) -> None:
     say(f"{rule}\n{overall([Speed(*map(float, row)) for row in table])}\n{rule}")
 
 
-def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
+def _batches(config: BenchmarkConfig, data: Any, ranks: Any) -> Iterator[Any]:
     from trainer.resnet50 import images
-    from trainer.resnet50.reader import Reader
+    from trainer.resnet50.reader import RecordReader
 
     if data.train is None:
         return images.synthetic(batch=config.batch, size=config.size, classes=data.classes, seed=1, rank=ranks.rank)
-    share = images.Share(rank=ranks.rank, ranks=ranks.size, batch=config.batch, size=config.size, threads=ranks.threads)
+    share = images.InputShare(
+        rank=ranks.rank, ranks=ranks.size, batch=config.batch, size=config.size, threads=ranks.threads
+    )
     return iter(
         images.training(
-            Reader(data.train),
+            RecordReader(data.train),
             share,
             steps=range(config.num_warmup_batches + config.num_batches),
             first_image=0,
@@ -225,19 +229,19 @@ def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
     )
 
 
-def make_step(config: Config, classes: int) -> Callable[[Any], float]:
+def make_step(config: BenchmarkConfig, classes: int) -> Callable[[Any], float]:
     """Return a function that trains on a batch and returns the loss."""
     if config.model in NETWORKS:
         return _keras_step(config, classes)
     from trainer.resnet50.network import Variant
-    from trainer.resnet50.step import Learner
+    from trainer.resnet50.step import TensorFlowLearner
 
-    learner = Learner(config.training(), classes, Variant(strides_first=config.strides_first))
+    learner = TensorFlowLearner(config.training(), classes, Variant(strides_first=config.strides_first))
     learner.broadcast()
     return lambda batch: learner.result(learner.train(batch, config.lr)).loss
 
 
-def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:
+def _keras_step(config: BenchmarkConfig, classes: int) -> Callable[[Any], float]:
     import horovod.tensorflow as hvd
     import tensorflow as tf
     import tf_keras as keras

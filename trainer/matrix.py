@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.checkpoints.checkpoint import write_atomically
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.plot import picture
 from trainer.scaling import point
@@ -149,7 +149,7 @@ def _shown(value: Any) -> str:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Write the results of a matrix, or print the results of one job."""
-    parser = Parser(prog="python -m trainer.matrix", description="The results of a matrix of jobs.")
+    parser = TrainerParser(prog="python -m trainer.matrix", description="The results of a matrix of jobs.")
     parser.add_argument("folder", nargs="?", type=Path, help="of the matrix, with its state.json")
     parser.add_argument("--job-dir", type=Path, help="a job's folder, to measure it alone")
     parser.add_argument("--column", action="append", default=[], help="NAME=PATTERN to look for in what it printed")

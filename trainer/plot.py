@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.ranks import metrics
@@ -103,7 +103,7 @@ def _save(figure: Any, out: Path) -> None:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Draw the curves and print the picture's path."""
-    parser = Parser(prog="python -m trainer.plot", description="Draws a job's training curves.")
+    parser = TrainerParser(prog="python -m trainer.plot", description="Draws a job's training curves.")
     parser.add_argument("job_dir", type=Path, help="job folder with metrics.jsonl")
     parser.add_argument("--out", type=Path, help="picture to write (default JOBDIR/curves.png)")
     a = parser.parse_args(argv)

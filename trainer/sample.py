@@ -15,14 +15,14 @@ import cv2
 import numpy as np
 
 from trainer.common.data.process_pool import process_pool
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
 
 
 @dataclass(frozen=True)
-class Kind:
+class ImageClass:
     """Shape, hue and texture of one class's images."""
 
     name: str
@@ -32,16 +32,16 @@ class Kind:
 
 
 KINDS = (
-    Kind("striped disc", "disc", 10, "stripes"),
-    Kind("dotted disc", "disc", 100, "dots"),
-    Kind("plain square", "square", 25, "plain"),
-    Kind("checked square", "square", 120, "checks"),
-    Kind("plain triangle", "triangle", 60, "plain"),
-    Kind("striped triangle", "triangle", 150, "stripes"),
-    Kind("dotted star", "star", 30, "dots"),
-    Kind("plain star", "star", 165, "plain"),
-    Kind("checked ring", "ring", 80, "checks"),
-    Kind("striped cross", "cross", 45, "stripes"),
+    ImageClass("striped disc", "disc", 10, "stripes"),
+    ImageClass("dotted disc", "disc", 100, "dots"),
+    ImageClass("plain square", "square", 25, "plain"),
+    ImageClass("checked square", "square", 120, "checks"),
+    ImageClass("plain triangle", "triangle", 60, "plain"),
+    ImageClass("striped triangle", "triangle", 150, "stripes"),
+    ImageClass("dotted star", "star", 30, "dots"),
+    ImageClass("plain star", "star", 165, "plain"),
+    ImageClass("checked ring", "ring", 80, "checks"),
+    ImageClass("striped cross", "cross", 45, "stripes"),
 )
 HUE_SPREAD = 16.0  # deviation of the hue: classes overlap
 
@@ -51,7 +51,7 @@ def synset(number: int) -> str:
     return f"n9{number:07d}"
 
 
-def draw(kind: Kind, rng: np.random.Generator) -> np.ndarray:
+def draw(kind: ImageClass, rng: np.random.Generator) -> np.ndarray:
     """Draw one picture of this kind, [H, W, 3] uint8 in OpenCV's channel order, shorter side 72 to 112 pixels."""
     height, width = (int(n) for n in rng.integers(72, 113, 2))
     picture = _background(height, width, rng)
@@ -130,7 +130,7 @@ def _textured(texture: str, hue: float, height: int, width: int, rng: np.random.
 
 
 @dataclass(frozen=True)
-class Task:
+class ImageTask:
     """Image file to draw."""
 
     path: Path
@@ -138,22 +138,24 @@ class Task:
     seed: tuple[int, int, int]  # the set's, 0 for training or 1 for validation, the image's number
 
 
-def write(task: Task) -> None:
+def write(task: ImageTask) -> None:
     """Draw one file."""
     picture = draw(KINDS[task.kind], np.random.default_rng(task.seed))
     _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
     task.path.write_bytes(data.tobytes())
 
 
-def tasks(out: Path, train: int, validation: int, seed: int) -> list[Task]:
+def tasks(out: Path, train: int, validation: int, seed: int) -> list[ImageTask]:
     """Return every file of the set. The classes alternate."""
     count = len(KINDS)
     names = [synset(kind) for kind in range(count)]
     training = [
-        Task(out / "train" / name / f"{name}_{i // count}.JPEG", i % count, (seed, 0, i))
+        ImageTask(out / "train" / name / f"{name}_{i // count}.JPEG", i % count, (seed, 0, i))
         for i, name in zip(range(train), itertools.cycle(names), strict=False)
     ]
-    judging = [Task(out / "val" / f"sample_val_{i + 1:08d}.JPEG", i % count, (seed, 1, i)) for i in range(validation)]
+    judging = [
+        ImageTask(out / "val" / f"sample_val_{i + 1:08d}.JPEG", i % count, (seed, 1, i)) for i in range(validation)
+    ]
     return training + judging
 
 
@@ -197,7 +199,7 @@ def _write_files(out: Path, train: int, validation: int, seed: int, processes: i
 @entry
 def main(argv: Sequence[str]) -> None:
     """Draw an image set and print its folder, or with `--check` only check that it could be drawn."""
-    parser = Parser(prog="python -m trainer.sample", description="Draws a small image set.")
+    parser = TrainerParser(prog="python -m trainer.sample", description="Draws a small image set.")
     parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
     parser.add_argument("--train", type=int, default=4000, help="training images (default 4000)")
     parser.add_argument("--validation", type=int, default=1000, help="validation images (default 1000)")

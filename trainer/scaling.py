@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.ranks import metrics
 from trainer.plot import picture
@@ -23,7 +23,7 @@ WARM_UP_STEPS = 2  # excluded: the graph is built and the input is filled
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class ScalingPoint:
     """Speed and efficiency at one number of ranks."""
 
     ranks: int
@@ -34,7 +34,7 @@ class Point:
     efficiency: float = 1.0  # against the smallest number of ranks, per rank
 
 
-def point(job_dir: Path) -> Point:
+def point(job_dir: Path) -> ScalingPoint:
     """Return the speed of one job.
 
     Raises:
@@ -49,10 +49,12 @@ def point(job_dir: Path) -> Point:
         )
     speeds = [float(r["images_per_s"]) for r in lines]
     low, high = (min(speeds), max(speeds)) if len(speeds) < 4 else statistics.quantiles(speeds, n=4)[::2]
-    return Point(ranks=ranks.pop(), images_per_s=statistics.median(speeds), low=low, high=high, lines=len(speeds))
+    return ScalingPoint(
+        ranks=ranks.pop(), images_per_s=statistics.median(speeds), low=low, high=high, lines=len(speeds)
+    )
 
 
-def report(points: Sequence[Point]) -> list[Point]:
+def report(points: Sequence[ScalingPoint]) -> list[ScalingPoint]:
     """Return the points ordered by ranks, with their efficiency.
 
     Raises:
@@ -62,10 +64,10 @@ def report(points: Sequence[Point]) -> list[Point]:
     if len({p.ranks for p in ordered}) < len(ordered):
         raise ConfigError("two of the jobs have the same number of ranks: give one per number")
     unit = ordered[0].images_per_s / ordered[0].ranks
-    return [Point(**{**asdict(p), "efficiency": p.images_per_s / (unit * p.ranks)}) for p in ordered]
+    return [ScalingPoint(**{**asdict(p), "efficiency": p.images_per_s / (unit * p.ranks)}) for p in ordered]
 
 
-def text(points: Sequence[Point]) -> str:
+def text(points: Sequence[ScalingPoint]) -> str:
     """Format one line per number of ranks."""
     lines = [f"{'ranks':>6} {'images/s':>10} {'quartiles':>19} {'per rank':>9} {'efficiency':>10}"]
     lines += [
@@ -76,7 +78,7 @@ def text(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def draw(ax: "Axes", points: Sequence[Point]) -> None:
+def draw(ax: "Axes", points: Sequence[ScalingPoint]) -> None:
     """Draw images per second over ranks with quartiles, the ideal as a grey line, and each point's efficiency."""
     ranks = [p.ranks for p in points]
     unit = points[0].images_per_s / points[0].ranks
@@ -96,7 +98,7 @@ def draw(ax: "Axes", points: Sequence[Point]) -> None:
     ax.legend(frameon=False)
 
 
-def plot(points: Sequence[Point], title: str, out: Path) -> None:
+def plot(points: Sequence[ScalingPoint], title: str, out: Path) -> None:
     """Write the plot.
 
     Raises:
@@ -110,7 +112,7 @@ def plot(points: Sequence[Point], title: str, out: Path) -> None:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Print the report and draw it."""
-    parser = Parser(prog="python -m trainer.scaling", description="Reports how speed grows with ranks.")
+    parser = TrainerParser(prog="python -m trainer.scaling", description="Reports how speed grows with ranks.")
     parser.add_argument("job_dirs", nargs="+", type=Path, help="a job's folder per number of ranks")
     parser.add_argument("--out", type=Path, help="picture to write (default: scaling.png beside the first job)")
     parser.add_argument("--title", default="training speed", help="of the picture")

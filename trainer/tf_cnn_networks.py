@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Conv:
+class ConvLayer:
     """Convolution with a bias and a ReLU."""
 
     channels: int
@@ -26,40 +26,49 @@ class Pool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class CnnNetwork:
     """Network of tf_cnn_benchmarks: either `layers` and `dense`, or a class of Keras."""
 
     size: int = 224  # pixels of the square input
     batch: int = 64  # default images per rank and step
-    layers: tuple[Conv | Pool, ...] = ()
+    layers: tuple[ConvLayer | Pool, ...] = ()
     dense: tuple[int, ...] = (4096, 4096)  # widths before the last layer, each with a ReLU and half dropped
     keras: str = ""  # in tf_keras.applications
 
 
-def _vgg(*counts: int) -> Network:
-    layers: list[Conv | Pool] = []
+def _vgg(*counts: int) -> CnnNetwork:
+    layers: list[ConvLayer | Pool] = []
     for channels, count in zip((64, 128, 256, 512, 512), counts, strict=True):
-        layers += [Conv(channels, 3)] * count + [Pool(2)]
-    return Network(layers=tuple(layers))
+        layers += [ConvLayer(channels, 3)] * count + [Pool(2)]
+    return CnnNetwork(layers=tuple(layers))
 
 
-_ALEXNET = (Conv(64, 11, 4, "valid"), Pool(3), Conv(192, 5), Pool(3), Conv(384, 3), Conv(384, 3), Conv(256, 3), Pool(3))
+_ALEXNET = (
+    ConvLayer(64, 11, 4, "valid"),
+    Pool(3),
+    ConvLayer(192, 5),
+    Pool(3),
+    ConvLayer(384, 3),
+    ConvLayer(384, 3),
+    ConvLayer(256, 3),
+    Pool(3),
+)
 _OVERFEAT = (
-    *(Conv(96, 11, 4, "valid"), Pool(2), Conv(256, 5, padding="valid"), Pool(2)),
-    *(Conv(512, 3), Conv(1024, 3), Conv(1024, 3), Pool(2)),
+    *(ConvLayer(96, 11, 4, "valid"), Pool(2), ConvLayer(256, 5, padding="valid"), Pool(2)),
+    *(ConvLayer(512, 3), ConvLayer(1024, 3), ConvLayer(1024, 3), Pool(2)),
 )
 NETWORKS = {
-    "alexnet": Network(size=227, batch=512, layers=_ALEXNET),
-    "overfeat": Network(size=231, batch=32, layers=_OVERFEAT, dense=(3072, 4096)),
+    "alexnet": CnnNetwork(size=227, batch=512, layers=_ALEXNET),
+    "overfeat": CnnNetwork(size=231, batch=32, layers=_OVERFEAT, dense=(3072, 4096)),
     "vgg11": _vgg(1, 1, 2, 2, 2),
     "vgg16": _vgg(2, 2, 3, 3, 3),
     "vgg19": _vgg(2, 2, 4, 4, 4),
-    "inception3": Network(size=299, batch=32, keras="InceptionV3"),
-    "xception": Network(size=299, keras="Xception"),
-    "densenet121": Network(keras="DenseNet121"),
-    "mobilenet": Network(keras="MobileNet"),
-    "mobilenet_v2": Network(keras="MobileNetV2"),
-    "nasnet": Network(keras="NASNetMobile"),
+    "inception3": CnnNetwork(size=299, batch=32, keras="InceptionV3"),
+    "xception": CnnNetwork(size=299, keras="Xception"),
+    "densenet121": CnnNetwork(keras="DenseNet121"),
+    "mobilenet": CnnNetwork(keras="MobileNet"),
+    "mobilenet_v2": CnnNetwork(keras="MobileNetV2"),
+    "nasnet": CnnNetwork(keras="NASNetMobile"),
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.common.data import jpeg, records
 from trainer.common.data.dataset import MANIFEST, ShardFacts, read_manifest
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
@@ -84,7 +84,7 @@ def image_problem(record: bytes, classes: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerifyResult:
     """Result of verifying a folder: its shards, its records and their problems."""
 
     folder: Path
@@ -93,7 +93,7 @@ class Verdict:
     problems: tuple[str, ...]
 
 
-def verify(folder: Path, *, decode: bool = False, processes: int | None = None) -> Verdict:
+def verify(folder: Path, *, decode: bool = False, processes: int | None = None) -> VerifyResult:
     """Return every problem of every shard. Several shards are read at a time.
 
     Raises:
@@ -112,13 +112,13 @@ def verify(folder: Path, *, decode: bool = False, processes: int | None = None) 
         for problems in pool.map(look, manifest.shards):
             found += problems
             progress.add()
-    return Verdict(folder, len(manifest.shards), manifest.written, tuple(found))
+    return VerifyResult(folder, len(manifest.shards), manifest.written, tuple(found))
 
 
 @entry
 def main(argv: Sequence[str]) -> None:
     """Verify a folder of shards and print the problems, or that there are none."""
-    parser = Parser(prog="python -m trainer.verify", description="Checks shards against their manifest.")
+    parser = TrainerParser(prog="python -m trainer.verify", description="Checks shards against their manifest.")
     parser.add_argument("data_dir", type=Path, help="folder with manifest.json and the shards")
     parser.add_argument("--decode", action="store_true", help="decode every image, too")
     parser.add_argument("--processes", type=int, help="default: one per core")

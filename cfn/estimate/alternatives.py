@@ -4,22 +4,22 @@ import math
 from dataclasses import dataclass
 
 from cfn.estimate.machines import Machine, machines_with
-from cfn.estimate.step import Step, Training, step
+from cfn.estimate.step import StepTimes, TrainingSettings, step
 
 MOST_HOSTS = 64
 WORTH = 1.1  # times the images/s; less is within the model's error
 
 
 @dataclass(frozen=True)
-class Choice:
+class InstanceChoice:
     """Number of hosts of an instance type, and one training step on them."""
 
     machine: Machine
     hosts: int
-    step: Step
+    step: StepTimes
 
 
-def better(training: Training, machine: Machine, hosts: int) -> Choice | None:
+def better(training: TrainingSettings, machine: Machine, hosts: int) -> InstanceChoice | None:
     """Return hosts with at least as many GPUs of the same kind whose steps wait less, or None if none are worth it.
 
     The fewest additional GPUs come first, then the most images/s. Returns None if the GPUs themselves are the
@@ -33,6 +33,6 @@ def better(training: Training, machine: Machine, hosts: int) -> Choice | None:
     for other in machines_with(machine.gpu):
         many = math.ceil(gpus / other.gpus)
         if other.name != machine.name and many <= MOST_HOSTS:
-            found.append(Choice(other, many, step(training, other, many)))
+            found.append(InstanceChoice(other, many, step(training, other, many)))
     worth = [c for c in found if c.step.images_per_s / (c.hosts * c.machine.gpus) > WORTH * now.images_per_s / gpus]
     return min(worth, key=lambda c: (c.hosts * c.machine.gpus, -c.step.images_per_s), default=None)

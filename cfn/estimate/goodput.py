@@ -8,7 +8,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Healing:
+class FailureCost:
     """Cost of a failure, besides the lost work since the last checkpoint.
 
     The defaults are the medians of benchmarks/recovery.py.
@@ -22,7 +22,9 @@ class Healing:
     """Time that training waits for one checkpoint: the limit, 1 % of the interval."""
 
 
-def goodput(hosts: int, spares: int, healing: Healing, failures_of_a_host_day: float = FAILURES_OF_A_HOST_DAY) -> float:
+def goodput(
+    hosts: int, spares: int, healing: FailureCost, failures_of_a_host_day: float = FAILURES_OF_A_HOST_DAY
+) -> float:
     """Return useful seconds over all seconds.
 
     Failures come at hosts x rate. Each costs the recovery, and half a checkpoint interval of work on average (Daly,

@@ -9,7 +9,7 @@ PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuRates:
     """Rates of a GPU by its data sheet, without sparsity."""
 
     float32: float
@@ -30,20 +30,20 @@ class Gpu:
 
 PCIE3, PCIE4, PCIE5 = 12.0, 24.0, 48.0  # GB/s of a x16 slot in practice
 GPUS = {
-    "P100": Gpu(10.6, 10.6, 21.2, 732, PCIE3),
-    "V100": Gpu(15.7, 15.7, 125, 900, 150),
-    "T4": Gpu(8.1, 8.1, 65, 320, PCIE3),
-    "T4g": Gpu(8.1, 8.1, 65, 320, PCIE3),
-    "A10G": Gpu(31.5, 35, 70, 600, PCIE4),
-    "L4": Gpu(30.3, 60, 121, 300, PCIE4),
-    "L40S": Gpu(91.6, 183, 362, 864, PCIE4),
-    "A100": Gpu(19.5, 156, 312, 1555, 300),
-    "H100": Gpu(67, 494, 989, 3350, 450),
-    "H200": Gpu(67, 494, 989, 4800, 450),
-    "B200": Gpu(75, 1125, 2250, 8000, 900),
-    "B300": Gpu(75, 1125, 2250, 8000, 900),
-    "RTX PRO 4500": Gpu(53, 105, 210, 896, PCIE5),
-    "RTX PRO Server 6000": Gpu(117, 234, 468, 1597, PCIE5),
+    "P100": GpuRates(10.6, 10.6, 21.2, 732, PCIE3),
+    "V100": GpuRates(15.7, 15.7, 125, 900, 150),
+    "T4": GpuRates(8.1, 8.1, 65, 320, PCIE3),
+    "T4g": GpuRates(8.1, 8.1, 65, 320, PCIE3),
+    "A10G": GpuRates(31.5, 35, 70, 600, PCIE4),
+    "L4": GpuRates(30.3, 60, 121, 300, PCIE4),
+    "L40S": GpuRates(91.6, 183, 362, 864, PCIE4),
+    "A100": GpuRates(19.5, 156, 312, 1555, 300),
+    "H100": GpuRates(67, 494, 989, 3350, 450),
+    "H200": GpuRates(67, 494, 989, 4800, 450),
+    "B200": GpuRates(75, 1125, 2250, 8000, 900),
+    "B300": GpuRates(75, 1125, 2250, 8000, 900),
+    "RTX PRO 4500": GpuRates(53, 105, 210, 896, PCIE5),
+    "RTX PRO Server 6000": GpuRates(117, 234, 468, 1597, PCIE5),
 }
 
 
@@ -61,7 +61,7 @@ class Machine:
     """True if the network has EFA, by which NCCL bypasses the kernel."""
 
     @property
-    def card(self) -> Gpu:
+    def card(self) -> GpuRates:
         """Return the rates of its GPUs."""
         return GPUS[self.gpu]
 

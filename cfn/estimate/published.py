@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cfn.estimate.layers import network
 from cfn.estimate.machines import Machine
-from cfn.estimate.step import Training, step
+from cfn.estimate.step import TrainingSettings, step
 
 NVIDIA = "github.com/NVIDIA/DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, README of 2020"
 CURVE = "github.com/horovod/horovod/issues/779: synthetic images on p3.16xlarge"
@@ -39,7 +39,7 @@ class Figure:
 
     def predicted(self) -> float:
         """Return the images/s that the model predicts."""
-        training = Training(
+        training = TrainingSettings(
             layers=network(self.model, 224),
             batch=self.batch,
             precision=self.precision,

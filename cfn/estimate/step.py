@@ -21,7 +21,7 @@ FORWARD = 1.0 / 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingSettings:
     """Settings of a training, as its flags give them."""
 
     layers: tuple[Layer, ...]
@@ -37,7 +37,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepTimes:
     """Times of one step, in seconds. Reading the input overlaps with computing."""
 
     images: int
@@ -67,7 +67,7 @@ class Step:
         return "network" if self.waited_s > 0.1 * self.compute_s else "GPU"
 
 
-def step(training: Training, machine: Machine, hosts: int) -> Step:
+def step(training: TrainingSettings, machine: Machine, hosts: int) -> StepTimes:
     """Return the times of one step on all GPUs of this many hosts."""
     ranks = hosts * machine.gpus
     times = [_layer_s(layer, training, machine) for layer in training.layers]
@@ -81,7 +81,7 @@ def step(training: Training, machine: Machine, hosts: int) -> Step:
     reduced = summing(gradients, backward_s, machine, hosts)
     compute_s = sum(times) + update_s
     rate = machine.vcpus * DECODED[training.photographs] if training.photographs else math.inf
-    return Step(
+    return StepTimes(
         images=training.batch * ranks,
         compute_s=compute_s,
         waited_s=reduced.waited_s + CONTENTION * reduced.busy_s,
@@ -90,7 +90,7 @@ def step(training: Training, machine: Machine, hosts: int) -> Step:
     )
 
 
-def _layer_s(layer: Layer, training: Training, machine: Machine) -> float:
+def _layer_s(layer: Layer, training: TrainingSettings, machine: Machine) -> float:
     """Return the seconds of both passes of a layer: its arithmetic plus its memory traffic.
 
     On a GPU the two overlap only in part.

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cfn.estimate.goodput import Healing, goodput
+from cfn.estimate.goodput import FailureCost, goodput
 from cfn.estimate.machines import Machine
-from cfn.estimate.step import FORWARD, Step, Training, step
+from cfn.estimate.step import FORWARD, StepTimes, TrainingSettings, step
 
 HOURS_S = 3600.0
 START_S = 60.0  # maximum from the launch to the first step
@@ -28,7 +28,7 @@ class Estimate:
 
     machine: Machine
     hosts: int
-    step: Step
+    step: StepTimes
     efficiency: float
     """Images/s relative to as many independent GPUs."""
     hours: float
@@ -52,7 +52,9 @@ class Estimate:
         }
 
 
-def estimate(training: Training, work: Work, machine: Machine, hosts: int, usd_per_hour: float | None) -> Estimate:
+def estimate(
+    training: TrainingSettings, work: Work, machine: Machine, hosts: int, usd_per_hour: float | None
+) -> Estimate:
     """Return the estimate for this many hosts.
 
     Args:
@@ -60,7 +62,7 @@ def estimate(training: Training, work: Work, machine: Machine, hosts: int, usd_p
     """
     one = step(training, machine, hosts)
     alone = step(training, _with_one_gpu(machine), 1).images_per_s
-    share = goodput(hosts, 0, Healing())
+    share = goodput(hosts, 0, FailureCost())
     evaluating_s = work.evaluations * VALIDATION * FORWARD / one.images_per_s
     hours = (START_S + (work.images / one.images_per_s + evaluating_s) / share) / HOURS_S
     return Estimate(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cfn.instances import InstanceType, Interface, interfaces
+from cfn.instances import InstanceType, NetworkInterface, interfaces
 from cluster.clusterfile.model import ClusterFile
 from cluster.setup.script import Script
 
@@ -50,10 +50,10 @@ class Design:
         """Return the instance type of a role, master or worker."""
         return self.master if self.master and role == "master" else self.instance
 
-    def interfaces_of(self, role: str) -> tuple[Interface, ...]:
+    def interfaces_of(self, role: str) -> tuple[NetworkInterface, ...]:
         """Return the network interfaces of a role. A master that does not train has one, without EFA."""
         own = self.master if role == "master" else None
-        return (Interface(card=0, device=0, kind="interface"),) if own else interfaces(self.instance)
+        return (NetworkInterface(card=0, device=0, kind="interface"),) if own else interfaces(self.instance)
 
     @property
     def existing_subnets(self) -> tuple[str, str]:

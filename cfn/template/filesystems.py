@@ -6,8 +6,8 @@ from typing import Any
 from troposphere import GetAtt, Ref, Template, efs, fsx
 
 from cfn.template.design import Design
-from cfn.template.network import Place, tags
-from cfn.template.security import Groups
+from cfn.template.network import ClusterNetwork, tags
+from cfn.template.security import SecurityGroups
 
 KEEP = "RetainExceptOnCreate"  # kept when the stack goes, not left behind by a create that was rolled back
 
@@ -25,7 +25,7 @@ class FileSystems:
     """Mount target that the stack makes; None if an existing one is used."""
 
 
-def add_filesystems(t: Template, design: Design, place: Place, groups: Groups) -> FileSystems:
+def add_filesystems(t: Template, design: Design, place: ClusterNetwork, groups: SecurityGroups) -> FileSystems:
     """Add EFS with a mount target in the private subnet, and FSx if the file asks for it."""
     file_system: Any = design.file.storage.efs or Ref(_efs(t, design))
     address: Any = design.efs_address
@@ -94,7 +94,7 @@ def _efs(t: Template, design: Design) -> efs.FileSystem:
     return t.add_resource(file_system)
 
 
-def _fsx(t: Template, design: Design, place: Place, groups: Groups) -> fsx.FileSystem:
+def _fsx(t: Template, design: Design, place: ClusterNetwork, groups: SecurityGroups) -> fsx.FileSystem:
     storage = design.file.storage
     # With S3 behind it FSx is a cache and is deleted with the stack. Alone it holds the only copy and is kept.
     policy = "Delete" if storage.fsx_s3 else KEEP

@@ -9,7 +9,7 @@ from cfn.template.design import TAG, Design
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ClusterNetwork:
     """VPC and subnets of the cluster, as ids or as references into the template."""
 
     vpc: Any
@@ -24,12 +24,12 @@ def tags(design: Design, part: str, **more: str) -> Tags:
     return Tags(**{"Name": f"{design.file.name}-{part}", f"{TAG}cluster": design.file.name, **more})
 
 
-def add_network(t: Template, design: Design) -> Place:
+def add_network(t: Template, design: Design) -> ClusterNetwork:
     """Return the cluster file's existing network, or add a new one."""
     network = design.file.network
     if network.vpc:
         near, far = design.existing_subnets
-        return Place(vpc=network.vpc, public_subnet=near or far, private_subnet=far)
+        return ClusterNetwork(vpc=network.vpc, public_subnet=near or far, private_subnet=far)
     vpc = t.add_resource(
         ec2.VPC("Vpc", CidrBlock=network.cidr, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags(design, "vpc"))
     )
@@ -48,7 +48,7 @@ def add_network(t: Template, design: Design) -> Place:
         )
     )
     ready = (*ways, "PublicRouting", "PrivateRouting", endpoint.title)
-    return Place(vpc=Ref(vpc), public_subnet=Ref(public), private_subnet=Ref(private), ready=ready)
+    return ClusterNetwork(vpc=Ref(vpc), public_subnet=Ref(public), private_subnet=Ref(private), ready=ready)
 
 
 def _add_ways_out(

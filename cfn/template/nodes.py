@@ -6,13 +6,13 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Template, autoscaling, ec2, iam, policies
 
-from cfn.instances import Interface
+from cfn.instances import NetworkInterface
 from cfn.template.design import TAG, Design, first_minutes
 from cfn.template.filesystems import FileSystems
 from cfn.template.firstboot import user_data
-from cfn.template.network import Place, tags
+from cfn.template.network import ClusterNetwork, tags
 from cfn.template.role import profile_arn
-from cfn.template.security import Groups
+from cfn.template.security import SecurityGroups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Groupings:
 def add_nodes(
     t: Template,
     design: Design,
-    place: Place,
-    groups: Groups,
+    place: ClusterNetwork,
+    groups: SecurityGroups,
     files: FileSystems,
     profiles: Mapping[str, iam.InstanceProfile],
 ) -> Groupings:
@@ -59,7 +59,9 @@ def add_placement(t: Template, design: Design) -> ec2.Placement | None:
     return ec2.Placement(GroupName=Ref(made))
 
 
-def _master_interface(t: Template, design: Design, place: Place, groups: Groups) -> tuple[ec2.NetworkInterface, Any]:
+def _master_interface(
+    t: Template, design: Design, place: ClusterNetwork, groups: SecurityGroups
+) -> tuple[ec2.NetworkInterface, Any]:
     """Add the master's primary network interface, which outlives its instances and so keeps their addresses.
 
     An Elastic IP on it is also the only public address that an instance with several network cards can have. Source:
@@ -99,8 +101,8 @@ def _launch(
     role: str,
     t: Template,
     design: Design,
-    place: Place,
-    groups: Groups,
+    place: ClusterNetwork,
+    groups: SecurityGroups,
     files: FileSystems,
     profiles: Mapping[str, iam.InstanceProfile],
     placement: ec2.Placement | None,
@@ -161,7 +163,7 @@ def reserved(design: Design) -> ec2.CapacityReservationSpecification:
 
 
 def _interfaces(
-    design: Design, role: str, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
+    design: Design, role: str, place: ClusterNetwork, groups: SecurityGroups, fixed: ec2.NetworkInterface | None
 ) -> list[ec2.NetworkInterfaces]:
     """Return the network interfaces of a role's launch template.
 
@@ -176,7 +178,7 @@ def _interfaces(
     ]
 
 
-def network_interface(i: Interface, security_groups: list[Any], **subnet: Any) -> ec2.NetworkInterfaces:
+def network_interface(i: NetworkInterface, security_groups: list[Any], **subnet: Any) -> ec2.NetworkInterfaces:
     """Return one network interface of a launch template."""
     kind = {"InterfaceType": i.kind} if i.kind != "interface" else {}
     card = {"NetworkCardIndex": i.card} if i.card else {}
@@ -186,7 +188,7 @@ def network_interface(i: Interface, security_groups: list[Any], **subnet: Any) -
 
 
 def _group(
-    title: str, role: str, size: int, launch: ec2.LaunchTemplate, design: Design, place: Place
+    title: str, role: str, size: int, launch: ec2.LaunchTemplate, design: Design, place: ClusterNetwork
 ) -> autoscaling.AutoScalingGroup:
     nodes = design.file.nodes
     where = {"AvailabilityZones": [Ref("Zone")]} if role == "master" else {"VPCZoneIdentifier": [place.private_subnet]}

@@ -6,11 +6,11 @@ from typing import Any
 from troposphere import Ref, Template, ec2
 
 from cfn.template.design import Design
-from cfn.template.network import Place, tags
+from cfn.template.network import ClusterNetwork, tags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class SecurityGroups:
     """Security groups, as references."""
 
     cluster: Any
@@ -18,7 +18,7 @@ class Groups:
     storage: Any
 
 
-def add_groups(t: Template, design: Design, place: Place) -> Groups:
+def add_groups(t: Template, design: Design, place: ClusterNetwork) -> SecurityGroups:
     """Add the security groups: nodes, SSH, and storage. The nodes' is open to itself both ways, as EFA needs."""
     cluster = _group(
         t, design, place, "ClusterGroup", "Nodes of the cluster, everything among themselves, out to anywhere"
@@ -37,7 +37,7 @@ def add_groups(t: Template, design: Design, place: Place) -> Groups:
         _add_endpoint(t, design, place, cluster)
     if design.file.storage.fsx_gib:
         _add_lustre_rules(t, cluster, storage)
-    return Groups(cluster=Ref(cluster), admin=_admin(t, design, place), storage=Ref(storage))
+    return SecurityGroups(cluster=Ref(cluster), admin=_admin(t, design, place), storage=Ref(storage))
 
 
 def _add_cluster_rules(t: Template, cluster: ec2.SecurityGroup) -> None:
@@ -79,7 +79,7 @@ def _admit(
 
 
 def _group(
-    t: Template, design: Design, place: Place, name: str, description: str, egress: list[Any] | None = None
+    t: Template, design: Design, place: ClusterNetwork, name: str, description: str, egress: list[Any] | None = None
 ) -> ec2.SecurityGroup:
     return t.add_resource(
         ec2.SecurityGroup(
@@ -92,7 +92,7 @@ def _group(
     )
 
 
-def _add_endpoint(t: Template, design: Design, place: Place, cluster: ec2.SecurityGroup) -> None:
+def _add_endpoint(t: Template, design: Design, place: ClusterNetwork, cluster: ec2.SecurityGroup) -> None:
     """Add the EC2 Instance Connect Endpoint, through which the operator reaches only port 22 of the nodes."""
     door = ec2.SecurityGroupRule(
         IpProtocol="tcp",
@@ -120,7 +120,7 @@ def _add_lustre_rules(t: Template, cluster: ec2.SecurityGroup, storage: ec2.Secu
             _admit(t, f"Lustre{part}From{who}", Ref(storage), source, ports, f"Lustre from its {who.lower()}")
 
 
-def _admin(t: Template, design: Design, place: Place) -> Any | None:
+def _admin(t: Template, design: Design, place: ClusterNetwork) -> Any | None:
     if not design.master_is_public:
         return None
     ssh = ec2.SecurityGroupRule(

@@ -9,7 +9,7 @@ from cfn import in_stack
 from cfn.template.design import Design
 from cfn.template.filesystems import FileSystems, add_filesystems
 from cfn.template.firstboot import add_script
-from cfn.template.network import Place, add_network
+from cfn.template.network import ClusterNetwork, add_network
 from cfn.template.nodes import Groupings, add_nodes
 from cfn.template.role import add_roles
 from cfn.template.security import add_groups
@@ -42,7 +42,7 @@ def stack(design: Design) -> Template:
     return t
 
 
-def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) -> dict[str, Any]:
+def outputs(design: Design, place: ClusterNetwork, files: FileSystems, nodes: Groupings) -> dict[str, Any]:
     """Return the outputs, which hold all that the tasks need, so that none guesses a resource's name."""
     file = design.file
     known: dict[str, Any] = {

@@ -12,7 +12,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.onhost.telling_line import telling_line
@@ -54,7 +54,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CopyResult:
     """Result of a copy on one host."""
 
     host: Host
@@ -83,11 +83,11 @@ class Outcome:
 class Copied:
     """Results of a copy on every requested host."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CopyResult, ...]
     left_out: tuple[str, ...] = ()  # of the source, by the excludes
 
     @property
-    def failed(self) -> tuple[Outcome, ...]:
+    def failed(self) -> tuple[CopyResult, ...]:
         """Return the results of the hosts that do not have the copy."""
         return tuple(o for o in self.outcomes if o.error)
 
@@ -113,7 +113,7 @@ def transfer(src: str, dst: str, **options: Any) -> Transfer:
 
 
 def copy(
-    reach: Reach,
+    reach: Executor,
     cluster: Cluster,
     hosts: Sequence[Host],
     asked: Transfer,
@@ -158,7 +158,7 @@ def copy(
         raise ClusterError(f"the master {cluster.master}: {head['error']}")
     lost = {a: why for h in chain if h in said for a, why in said[h]["lost"].items()}
     outcomes = {
-        h: _outcome(results[h], said.get(h), lost) if h in place else Outcome(h, reached[h].problem) for h in wanted
+        h: _outcome(results[h], said.get(h), lost) if h in place else CopyResult(h, reached[h].problem) for h in wanted
     }
     writers = {h.address: o.error for h, o in outcomes.items()}
     shared = (replace(o, error=o.error or writers.get(o.shared_with or "")) for o in outcomes.values())
@@ -241,10 +241,12 @@ def _check_head(result: Result, master: Host, said: Mapping[Host, Any]) -> None:
         raise ClusterError(f"the master {master}: {_why(None, result, {})}; copy again")
 
 
-def _outcome(result: Result, said: Mapping[str, Any] | None, lost: Mapping[str, str]) -> Outcome:
+def _outcome(result: Result, said: Mapping[str, Any] | None, lost: Mapping[str, str]) -> CopyResult:
     if said is None or said["error"]:
-        return Outcome(result.host, _why(said, result, lost))
-    return Outcome(result.host, None, said["files"], said["bytes"], said["seconds"], said["plan"], said["shared_with"])
+        return CopyResult(result.host, _why(said, result, lost))
+    return CopyResult(
+        result.host, None, said["files"], said["bytes"], said["seconds"], said["plan"], said["shared_with"]
+    )
 
 
 def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh import rsync_filter
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
 from cluster.ssh.options import agent_command, way_to
@@ -82,7 +82,7 @@ def fetch(
     """
     path = _checked(src)
     at, lock = {}, threading.Lock()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         kinds = _kinds(reach, hosts, path)
         reach.connect([h for h in hosts if not h.is_local and isinstance(kinds[h], tuple)])
         running: list[subprocess.Popen[str]] = []
@@ -152,7 +152,7 @@ def _checked(src: str) -> str:
     return path
 
 
-def _kinds(reach: Reach, hosts: Sequence[Host], path: str) -> dict[Host, "tuple[str, str] | ClusterError"]:
+def _kinds(reach: Executor, hosts: Sequence[Host], path: str) -> dict[Host, "tuple[str, str] | ClusterError"]:
     """Return for each host the kind of SRC and its resolved path, or the reason why it cannot be fetched."""
     quoted = f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
     results = reach.run(hosts, marked(_KIND.format(path=quoted)), limits=_LOOK)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import hostset
-from cluster.broadcast.copy import CODE_EXCLUDES, Copied, Outcome, Transfer, copy, lines, transfer
+from cluster.broadcast.copy import CODE_EXCLUDES, Copied, CopyResult, Transfer, copy, lines, transfer
 from cluster.broadcast.onhost.file_tree import is_excluded
 from cluster.broadcast.to_master import listed, source_on, to_master
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.last_run import last_failed, remember
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.progress import StatusLine
 from cluster.terminal import counted, print_json
 
@@ -62,8 +62,8 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
     if not src.exists() and not src.is_symlink():
         raise ConfigError(f"{src}: there is no such file or folder on this machine")
     left_out: list[str] = []
-    first: tuple[Outcome, ...] = ()  # the master's, where the files go to it from here
-    with Reach(cluster, max(request.fanout, len(chosen) + 1)) as reach:
+    first: tuple[CopyResult, ...] = ()  # the master's, where the files go to it from here
+    with Executor(cluster, max(request.fanout, len(chosen) + 1)) as reach:
         if not is_here:
             rows, left_out = listed(src, job.excludes)
             job = dataclasses.replace(job, src=job.dst, rows=rows)
@@ -86,7 +86,7 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
     return dataclasses.replace(copied, outcomes=(*first, *copied.outcomes), left_out=(*copied.left_out, *left_out))
 
 
-def _brought(planned: Outcome) -> Outcome:
+def _brought(planned: CopyResult) -> CopyResult:
     """Return the result of a host that has received what was planned for it."""
     return dataclasses.replace(
         planned, plan=None, files=(planned.plan or {})["files"], bytes=(planned.plan or {})["bytes"]

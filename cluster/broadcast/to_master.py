@@ -15,7 +15,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host, is_this_machine
 from cluster.inventory import Cluster
 from cluster.ssh import rsync_filter
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.noise_filter import marked, said, trouble
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.options import agent_command, way_to
@@ -36,7 +36,7 @@ def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[st
     return [e.row() for e in entries], left_out
 
 
-def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
+def to_master(reach: Executor, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
     """Send the differences from this machine to the master's DST with rsync. Raises ClusterError if it fails.
 
     It uses the SSH connection that is already open. This machine is not the master.
@@ -100,7 +100,7 @@ def place_problem(is_folder: bool, there: str, *, is_link: bool = False) -> str:
     return ""
 
 
-def _what_is_at(reach: Reach, master: Host, path: str) -> str:
+def _what_is_at(reach: Executor, master: Host, path: str) -> str:
     result = reach.run([master], marked(_THERE.format(path=shlex.quote(path))))[master]
     if problem := trouble(result):
         raise ClusterError(f"the master {master}: {problem}")

@@ -12,20 +12,20 @@ LARGEST = 2**63  # TOML's whole numbers have 64 bits
 
 
 @dataclass(frozen=True)
-class Kind:
+class FieldKind:
     """Type of a field as an operator reads it."""
 
     name: str
     example: str
 
 
-KINDS: Mapping[Any, Kind] = {
-    str: Kind("text in quotes", '"text"'),
-    str | tuple[str, ...]: Kind("text in quotes, or a list of such", '"text" or ["text", "other"]'),
-    tuple[str, ...]: Kind("a list of texts", '["text"]'),
-    int: Kind("a whole number", "1"),
-    float: Kind("a number", "1.5"),
-    bool: Kind("true or false", "true"),
+KINDS: Mapping[Any, FieldKind] = {
+    str: FieldKind("text in quotes", '"text"'),
+    str | tuple[str, ...]: FieldKind("text in quotes, or a list of such", '"text" or ["text", "other"]'),
+    tuple[str, ...]: FieldKind("a list of texts", '["text"]'),
+    int: FieldKind("a whole number", "1"),
+    float: FieldKind("a number", "1.5"),
+    bool: FieldKind("true or false", "true"),
 }
 
 

@@ -14,10 +14,10 @@ from cluster.code.archive import compressed, is_worth_compressing, write_archive
 from cluster.code.snapshot import Snapshot
 from cluster.errors import ClusterError
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, trouble
-from cluster.ssh.program import Program, ask, program
+from cluster.ssh.program import HostProgram, ask, program
 
 _STORE = "cluster.code.onhost.store"
 _ANSWER = Limits(total_s=300)  # a large archive is read once more, and unpacked
@@ -44,7 +44,7 @@ class Delivered:
         return f"{self.folder}/{self.content}"
 
 
-def deliver(reach: Reach, cluster: Cluster, snapshot: Snapshot, *, is_read: bool = False) -> Delivered:
+def deliver(reach: Executor, cluster: Cluster, snapshot: Snapshot, *, is_read: bool = False) -> Delivered:
     """Bring a snapshot to the master's store, unless it is there. Raises ClusterError, ConfigError.
 
     An interrupted delivery leaves nothing that could be mistaken for a complete one. is_read: also unpack it there.
@@ -75,12 +75,12 @@ def description(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _store(snapshot: Snapshot, part: str, *, is_read: bool) -> Program:
+def _store(snapshot: Snapshot, part: str, *, is_read: bool) -> HostProgram:
     rows = snapshot.rows if part else []
     return program(_STORE, snapshot.digest, description(snapshot), rows, part, is_read)
 
 
-def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
+def _ask(reach: Executor, cluster: Cluster, asked: HostProgram) -> dict[str, Any]:
     results, answers = ask(reach, [cluster.master], asked, limits=_ANSWER)
     results.check()
     answer = dict(answers[cluster.master])
@@ -89,7 +89,7 @@ def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
     return answer
 
 
-def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> int:
+def _send(reach: Executor, cluster: Cluster, snapshot: Snapshot, part: str) -> int:
     """Send the archive to a file on the master. Return the bytes sent. The file is removed if it arrived in part."""
     handle, name = tempfile.mkstemp(prefix="code-", dir=scratch.folder())
     path = Path(name)

@@ -10,7 +10,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
@@ -40,7 +40,7 @@ class Wanted:
     folders: Sequence[str] = ()  # other folders of the job
 
 
-def provide(reach: Reach, cluster: Cluster, hosts: Sequence[Host], wanted: Wanted) -> int:
+def provide(reach: Executor, cluster: Cluster, hosts: Sequence[Host], wanted: Wanted) -> int:
     """Have the code on these hosts, and return how many of them it was sent to. Raises NotBrought.
 
     A working copy that is there stays as it is.
@@ -63,7 +63,7 @@ def provide(reach: Reach, cluster: Cluster, hosts: Sequence[Host], wanted: Wante
 
 
 def _ask(
-    reach: Reach, hosts: Sequence[Host], wanted: Wanted, sources: Mapping[Host, str]
+    reach: Executor, hosts: Sequence[Host], wanted: Wanted, sources: Mapping[Host, str]
 ) -> tuple[dict[Host, Any], dict[str, str]]:
     """Have hosts make what they can of their stores. Return their answers, and by address why others have none."""
     if not hosts:

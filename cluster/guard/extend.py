@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -67,7 +67,7 @@ def keep(cluster: Cluster, seconds: float) -> None:
         f"cd {shlex.quote(folder)} && new=$(mktemp ./.wish.XXXXXXXXXX) && cat >$new && chmod 644 $new && "
         'find . -maxdepth 1 -name "*.json" -user "$(id -u)" -delete && mv $new "./$(id -u)-${new##*.}.json"'
     )
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         result = reach.run([cluster.master], command, stdin=wish.encode(), limits=_LIMITS)[cluster.master]
     if not result.ok:
         raise ClusterError(
@@ -78,7 +78,7 @@ def keep(cluster: Cluster, seconds: float) -> None:
 
 def seen(cluster: Cluster) -> Seen:
     """Return the guard's last report, read from the master. Raises ClusterError if there is none."""
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         command = f"cat {shlex.quote(_folder(cluster))}/told.json"
         result = reach.run([cluster.master], command, limits=_LIMITS)[cluster.master]
     try:

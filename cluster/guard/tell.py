@@ -6,7 +6,7 @@ from cluster.clusterfile.reader import decode
 from cluster.clusterfile.receivers import check_notify
 from cluster.errors import ClusterError
 from cluster.locate import cluster_file
-from cluster.notify import Event, Message, deliver
+from cluster.notify import Message, NotifyEvent, deliver
 
 
 def main(text: str) -> int:
@@ -15,7 +15,7 @@ def main(text: str) -> int:
         values = decode(cluster_file("cluster.toml"))[1]
         if notify := values.get("notify", ""):
             check_notify(notify)
-            deliver(notify, Message(event=Event.GUARD, job=f"no job of {values.get('name', '')}", text=text))
+            deliver(notify, Message(event=NotifyEvent.GUARD, job=f"no job of {values.get('name', '')}", text=text))
     except ClusterError as e:
         print(e, file=sys.stderr)
         return e.exit_code

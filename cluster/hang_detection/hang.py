@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from cluster.hang_detection.rank_state import Phase, RankSeen
-from cluster.hang_detection.stacks import Stack, odd_one
-from cluster.hang_detection.standstill import Class, Verdict
+from cluster.hang_detection.rank_state import RankPhase, RankSeen
+from cluster.hang_detection.stacks import RankStack, odd_one
+from cluster.hang_detection.standstill import Class, Diagnosis
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.terminal import counted
 
 STACKS = "stacks.txt"  # beside an attempt's console
 
 
 def hang(
-    ranks: Sequence[RankSeen], late: Sequence[RankSeen], stacks: Sequence[Stack], folder_trouble: Mapping[str, str]
+    ranks: Sequence[RankSeen], late: Sequence[RankSeen], stacks: Sequence[RankStack], folder_trouble: Mapping[str, str]
 ) -> Cause:
     """Return the cause of an attempt that ends because its ranks make no progress.
 
@@ -25,9 +25,9 @@ def hang(
     )
     if folder_trouble:
         address, trouble = next(iter(folder_trouble.items()))
-        one = next((r for r in ranks if r.host == address and (r.is_stuck or r.phase is Phase.SAVE)), None)
+        one = next((r for r in ranks if r.host == address and (r.is_stuck or r.phase is RankPhase.SAVE)), None)
         return Cause(
-            kind=Ending.SHARED_FOLDER,
+            kind=FailureKind.SHARED_FOLDER,
             text=f"the shared folder {trouble} on {_hosts(folder_trouble)}: {how_long}",
             rank=one.rank if one else None,
             host=address,
@@ -35,16 +35,16 @@ def hang(
     odd = odd_one(ranks, stacks)
     if odd is None:
         first = f"all {counted(len(ranks), 'rank')} stand still and none stands out"
-        return Cause(kind=Ending.HANG, text=f"{first}: {how_long}; see {STACKS}")
+        return Cause(kind=FailureKind.HANG, text=f"{first}: {how_long}; see {STACKS}")
     return Cause(
-        kind=Ending.HANG,
+        kind=FailureKind.HANG,
         text=f"rank {odd.rank} on {odd.host} hangs: {_where(odd, stacks)}; {how_long}; see {STACKS}",
         rank=odd.rank,
         host=odd.host,
     )
 
 
-def stood_still(verdict: Verdict, standing_s: float, folder_trouble: Mapping[str, str]) -> Cause:
+def stood_still(verdict: Diagnosis, standing_s: float, folder_trouble: Mapping[str, str]) -> Cause:
     """Return the cause of an attempt that ends because a program without heartbeats stands still.
 
     folder_trouble: address -> what is wrong there with the shared folder.
@@ -53,8 +53,8 @@ def stood_still(verdict: Verdict, standing_s: float, folder_trouble: Mapping[str
     if folder_trouble and verdict.kind in (Class.DISK, Class.CODE, Class.INPUT):
         address, trouble = next(iter(folder_trouble.items()))
         text = f"the shared folder {trouble} on {_hosts(folder_trouble)}: {text}"
-        return Cause(kind=Ending.SHARED_FOLDER, text=text, rank=verdict.rank, host=address)
-    return Cause(kind=Ending.HANG, text=text, rank=verdict.rank, host=verdict.host)
+        return Cause(kind=FailureKind.SHARED_FOLDER, text=text, rank=verdict.rank, host=address)
+    return Cause(kind=FailureKind.HANG, text=text, rank=verdict.rank, host=verdict.host)
 
 
 def outlived(silent_s: float, stopped: Mapping[str, str]) -> Cause:
@@ -66,10 +66,10 @@ def outlived(silent_s: float, stopped: Mapping[str, str]) -> Cause:
     address, name = next(iter(stopped.items()), ("", ""))
     if name:
         text += f": its {name} on {address} is stopped (SIGSTOP or a debugger)"
-    return Cause(kind=Ending.DAEMON, text=text, host=address)
+    return Cause(kind=FailureKind.DAEMON, text=text, host=address)
 
 
-def _where(rank: RankSeen, stacks: Sequence[Stack]) -> str:
+def _where(rank: RankSeen, stacks: Sequence[RankStack]) -> str:
     stack = next((s for s in stacks if s.rank == rank.rank), None)
     line = f" in {stack.line}" if stack and stack.line else ""
     if rank.is_stopped:

@@ -11,13 +11,13 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from cluster.hang_detection.rank_state import Phase, RankSeen
+from cluster.hang_detection.rank_state import RankPhase, RankSeen
 
 HANG_AFTER_S = 30.0  # without a step, at least
 _TIMES = 10.0  # the median step, or the longest silence in another phase
 _FIRST_TIMES = 3.0  # the silence of the compilation, which includes a step, until a step was timed
-_LEAST_S = {Phase.START: 300.0, Phase.COMPILE: 120.0, Phase.EVALUATE: 300.0, Phase.SAVE: 300.0}
-_MOST_S = {Phase.START: 1800.0, Phase.COMPILE: 1800.0, Phase.EVALUATE: 1800.0, Phase.SAVE: 900.0}
+_LEAST_S = {RankPhase.START: 300.0, RankPhase.COMPILE: 120.0, RankPhase.EVALUATE: 300.0, RankPhase.SAVE: 300.0}
+_MOST_S = {RankPhase.START: 1800.0, RankPhase.COMPILE: 1800.0, RankPhase.EVALUATE: 1800.0, RankPhase.SAVE: 900.0}
 # Seconds of standstill of a program without heartbeats, after which its attempt ends.
 CANNOT_CONTINUE_S = 60.0  # a rank is stopped or gone, or ranks wait in different calls: nothing they do can free them
 MIGHT_CONTINUE_S = 300.0  # a rank sleeps or waits for something of its own
@@ -27,7 +27,7 @@ _SAMPLES = 256
 _LEAD = 0.2  # of a limit, at most
 
 
-class Pace:
+class JobPace:
     """Speed of a job: its step times, and its longest silence in each phase."""
 
     def __init__(self, longest: Sequence[float] = (), least_s: float = HANG_AFTER_S) -> None:
@@ -36,14 +36,14 @@ class Pace:
         longest: the longest silence in each phase of earlier attempts. least_s: the shortest limit on the time without
         a step.
         """
-        self.longest = [*longest, *[0.0] * len(Phase)][: len(Phase)]
+        self.longest = [*longest, *[0.0] * len(RankPhase)][: len(RankPhase)]
         self.least_s = least_s
         self._steps: deque[float] = deque(maxlen=_SAMPLES)
 
     def learn(self, before: RankSeen, after: RankSeen) -> None:
         """Learn from two looks at one rank. Its step is timed only if it did nothing but step between the looks."""
         self.longest = [max(pair) for pair in zip(self.longest, after.longest or self.longest, strict=True)]
-        is_stepping = before.phase is after.phase is Phase.STEP and before.since == after.since
+        is_stepping = before.phase is after.phase is RankPhase.STEP and before.since == after.since
         if is_stepping and after.step > before.step:
             self._steps.append((after.beat_at - before.beat_at) / (after.step - before.step))
 
@@ -52,18 +52,18 @@ class Pace:
         """Return the median duration of a step. Return None until a step was timed."""
         return statistics.median(self._steps) if self._steps else None
 
-    def limit_s(self, phase: Phase) -> float:
+    def limit_s(self, phase: RankPhase) -> float:
         """Return for how many seconds a rank may be silent in a phase."""
-        if phase is Phase.STEP:
+        if phase is RankPhase.STEP:
             if self.step_s is not None:
                 return max(self.least_s, _TIMES * self.step_s)
-            return max(self.least_s, _TIMES * self.longest[phase], _FIRST_TIMES * self.longest[Phase.COMPILE])
+            return max(self.least_s, _TIMES * self.longest[phase], _FIRST_TIMES * self.longest[RankPhase.COMPILE])
         if not self.longest[phase]:
             return _MOST_S[phase]
         return min(max(_TIMES * self.longest[phase], _LEAST_S[phase]), _MOST_S[phase])
 
 
-def overdue(ranks: Iterable[RankSeen], pace: Pace, lead_s: float = 0.0) -> list[RankSeen]:
+def overdue(ranks: Iterable[RankSeen], pace: JobPace, lead_s: float = 0.0) -> list[RankSeen]:
     """Return the ranks that should have made progress by now.
 
     A rank is not overdue while another that it may wait for is within its own limit. That is a rank at most one step
@@ -95,7 +95,7 @@ def confirmed(before: Iterable[RankSeen], now: Iterable[RankSeen]) -> list[RankS
     return [r for r in now if r.rank in then and r.count == then[r.rank].count and r.heard_at > then[r.rank].heard_at]
 
 
-def _is_late(rank: RankSeen, pace: Pace, lead_s: float) -> bool:
+def _is_late(rank: RankSeen, pace: JobPace, lead_s: float) -> bool:
     assert rank.phase is not None
     limit_s = pace.least_s if rank.is_stopped else pace.limit_s(rank.phase)
     return rank.silent_s > limit_s - min(lead_s, _LEAD * limit_s)

@@ -10,7 +10,7 @@ _IDLE = 0.01  # of a core
 _WINDOW_S = 60.0  # over which it is judged whether ranks work
 
 
-class Quiet:
+class OutputWatchdog:
     """Time since an attempt's console last grew, and the ranks that have been idle meanwhile."""
 
     def __init__(self, size: Callable[[], int], end_after_s: float | None) -> None:

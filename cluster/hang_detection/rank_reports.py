@@ -11,7 +11,7 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Progress, Reach
+from cluster.ssh.fanout import Executor, FanoutProgress
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import ask, program
@@ -30,7 +30,7 @@ class _Over(Exception):
     """Exception that ends a fan-out from inside."""
 
 
-class Looks:
+class ReportListener:
     """Thread that passes on each host's rank reports, from `start` to `close`.
 
     The program is started again on a host that sends nothing. The programs end by themselves once nobody listens.
@@ -56,13 +56,13 @@ class Looks:
     def ask_once_more(self) -> None:
         """Stop listening, and ask every host for a last report: its ranks may have made steps since the one before."""
         self.close()
-        with contextlib.suppress(ClusterError), Reach(self._cluster) as reach:
+        with contextlib.suppress(ClusterError), Executor(self._cluster) as reach:
             _, answers = ask(reach, self._hosts, program(_REPORTER, *self._of, EVERY_S, 0.0), limits=_LAST)
             for host, said in answers.items():
                 self._heard(host, said)
 
     def _listen(self) -> None:
-        with contextlib.suppress(_Over), Reach(self._cluster) as reach:
+        with contextlib.suppress(_Over), Executor(self._cluster) as reach:
             while not self._end.is_set():
                 frames, began = {h: Frames() for h in self._hosts}, time.monotonic()
 
@@ -91,6 +91,6 @@ class Looks:
                     print(f"watching: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
                 self._end.wait(began + EVERY_S - time.monotonic())
 
-    def _go_on(self, _: Progress) -> None:
+    def _go_on(self, _: FanoutProgress) -> None:
         if self._end.is_set():
             raise _Over

@@ -8,7 +8,7 @@ from typing import Any
 MISSING = "?"  # in the place of a process's state
 
 
-class Phase(enum.IntEnum):
+class RankPhase(enum.IntEnum):
     """Phase of a rank, numbered as in its heartbeat (`dlami/heartbeat.py`)."""
 
     START = 0
@@ -29,7 +29,7 @@ class RankSeen:
 
     rank: int
     host: str
-    phase: Phase | None = None  # None: it does not beat
+    phase: RankPhase | None = None  # None: it does not beat
     step: int = 0  # done
     first: int = 0  # steps done after its first one in this attempt; 0 before it
     count: int = 0  # of its beats
@@ -77,11 +77,11 @@ def rank_seen(host: str, told: Mapping[str, Any], now: float, heard_at: float) -
     if beat is None:
         return RankSeen(**plain)
     plain |= {"step": beat["step"], "first": beat["first"]}
-    if beat["phase"] not in list(Phase):  # OVER: the process with heartbeats has ended, its program still runs
+    if beat["phase"] not in list(RankPhase):  # OVER: the process with heartbeats has ended, its program still runs
         return RankSeen(**plain)
     return RankSeen(
         **plain,
-        phase=Phase(beat["phase"]),
+        phase=RankPhase(beat["phase"]),
         count=beat["count"],
         beat_at=beat["at"],
         since=beat["since"],

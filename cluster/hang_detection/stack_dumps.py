@@ -5,11 +5,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.hang_detection.stacks import Stack, folded, stack_of
-from cluster.hang_detection.standstill import Look, RankLook
+from cluster.hang_detection.stacks import RankStack, folded, stack_of
+from cluster.hang_detection.standstill import RankLook, RanksObservation
 from cluster.inventory import Cluster
 from cluster.jobs.record import Job, JobPaths
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
@@ -17,19 +17,19 @@ _ALL_S = 45.0  # for all stacks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class StackAnswers:
     """Answers of a job's hosts to one request for stacks."""
 
-    stacks: tuple[Stack, ...]
+    stacks: tuple[RankStack, ...]
     folder_trouble: dict[str, str]  # address -> what is wrong there with the shared folder
     unanswered: str  # a line for each host that did not answer
-    look: Look  # the same ranks with what they have done until now
+    look: RanksObservation  # the same ranks with what they have done until now
 
     def __str__(self) -> str:
         return f"{folded(sorted(self.stacks, key=lambda s: s.rank))}\n{self.unanswered}"
 
 
-def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: bool = False) -> Taken:
+def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: bool = False) -> StackAnswers:
     """Take the stacks of all ranks of a job.
 
     Args:
@@ -41,15 +41,15 @@ def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: 
     asked = program(
         "cluster.hang_detection.onhost.stacks", job.id, job.attempt, str(paths.folder), beside, is_bare, is_native
     )
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         results, answers = ask(reach, job.hosts, asked, limits=Limits(connect_s=5, total_s=_ALL_S))
     told = [(int(rank), h.address, t) for h, a in answers.items() for rank, t in a["stacks"].items()]
     stacks = {rank: stack_of(rank, address, t) for rank, address, t in told}
-    return Taken(
+    return StackAnswers(
         stacks=tuple(stacks.values()),
         folder_trouble={h.address: a["folder"] for h, a in answers.items() if a["folder"]},
         unanswered="".join(f"{h.address}: {r.problem}\n" for h, r in results.items() if not r.ok),
-        look=Look(
+        look=RanksObservation(
             at=time.monotonic(),
             ranks={
                 rank: RankLook(stack=stacks[rank], cpu_s=t["cpu_s"], io_bytes=t["io_bytes"], switches=t["switches"])

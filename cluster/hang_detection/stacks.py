@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.hang_detection.rank_state import Phase, RankSeen
+from cluster.hang_detection.rank_state import RankPhase, RankSeen
 from cluster.hostset import fold
 from cluster.terminal import counted
 
@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One frame of a stack."""
 
     name: str
@@ -44,14 +44,14 @@ class Frame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class RankStack:
     """Stacks of a rank's threads at one moment."""
 
     rank: int
     host: str
     state: str = ""
-    frames: tuple[Frame, ...] = ()  # of its main thread, innermost first
-    others: tuple[tuple[str, tuple[Frame, ...]], ...] = ()  # its other threads by name
+    frames: tuple[StackFrame, ...] = ()  # of its main thread, innermost first
+    others: tuple[tuple[str, tuple[StackFrame, ...]], ...] = ()  # its other threads by name
     error: str = ""  # why there is no stack
 
     @property
@@ -68,16 +68,16 @@ class Stack:
         return False
 
     @property
-    def line(self) -> Frame | None:
+    def line(self) -> StackFrame | None:
         """Return the innermost call in the program itself. Return one in a library if there is no other."""
         calls = [f for f in self.frames if f.is_python] or list(self.frames)
         return next((f for f in calls if not _LIBRARY.search(f.file)), calls[0] if calls else None)
 
 
-def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> Stack:
+def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> RankStack:
     """Return a rank's stack from its host's report."""
-    threads = [(t["name"], tuple(Frame(*f) for f in t["frames"]), t["is_main"]) for t in told["threads"]]
-    return Stack(
+    threads = [(t["name"], tuple(StackFrame(*f) for f in t["frames"]), t["is_main"]) for t in told["threads"]]
+    return RankStack(
         rank=rank,
         host=host,
         state=told["state"],
@@ -87,9 +87,9 @@ def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> Stack:
     )
 
 
-def folded(stacks: Sequence[Stack]) -> str:
+def folded(stacks: Sequence[RankStack]) -> str:
     """Return each distinct stack once, under its ranks and their hosts. The stack of the most ranks comes first."""
-    groups: dict[str, list[Stack]] = defaultdict(list)
+    groups: dict[str, list[RankStack]] = defaultdict(list)
     for stack in stacks:
         groups[_text(stack)].append(stack)
     return "\n".join(
@@ -98,7 +98,7 @@ def folded(stacks: Sequence[Stack]) -> str:
     )
 
 
-def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[Stack]) -> RankSeen | None:
+def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[RankStack]) -> RankSeen | None:
     """Return the rank that the others seem to wait for. Return None if no rank stands out.
 
     The first of these that exists:
@@ -121,7 +121,7 @@ def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[Stack]) -> RankSeen | No
     known = [s for s in stacks if s.frames and s.rank in by_rank]
     free = [by_rank[s.rank] for s in known if not s.waits]
     if free and len(free) < len(everyone):
-        return min(free, key=lambda r: (r.is_mute, r.step, r.phase is Phase.STEP, r.rank))
+        return min(free, key=lambda r: (r.is_mute, r.step, r.phase is RankPhase.STEP, r.rank))
     beating = [r for r in everyone if not r.is_mute]
     if len(beating) == 1:
         return beating[0]
@@ -132,21 +132,21 @@ def _behind(ranks: Sequence[RankSeen]) -> RankSeen | None:
     """Return the one rank that has done the fewest steps, or that does something else while the others want to step."""
 
     def key(rank: RankSeen) -> tuple[int, bool]:
-        return rank.step, rank.phase in (Phase.STEP, Phase.COMPILE)
+        return rank.step, rank.phase in (RankPhase.STEP, RankPhase.COMPILE)
 
     least = [r for r in ranks if key(r) == min(map(key, ranks))]
     return least[0] if len(least) == 1 < len(ranks) else None
 
 
-def _unlike_all(stacks: Sequence[Stack], by_rank: Mapping[int, RankSeen]) -> RankSeen | None:
-    groups: dict[tuple[Frame, ...], list[Stack]] = defaultdict(list)
+def _unlike_all(stacks: Sequence[RankStack], by_rank: Mapping[int, RankSeen]) -> RankSeen | None:
+    groups: dict[tuple[StackFrame, ...], list[RankStack]] = defaultdict(list)
     for stack in stacks:
         groups[stack.frames].append(stack)
     alone = [group[0] for group in groups.values() if len(group) == 1]
     return by_rank[alone[0].rank] if len(groups) == 2 and len(alone) == 1 and len(stacks) > 2 else None
 
 
-def _ranks(stacks: Sequence[Stack]) -> str:
+def _ranks(stacks: Sequence[RankStack]) -> str:
     numbers = sorted(s.rank for s in stacks)
     runs: list[list[int]] = []
     for n in numbers:
@@ -158,7 +158,7 @@ def _ranks(stacks: Sequence[Stack]) -> str:
     return f"rank {text}" if len(numbers) == 1 else f"ranks {text}"
 
 
-def _text(stack: Stack) -> str:
+def _text(stack: RankStack) -> str:
     lines = ["  stopped (SIGSTOP or a debugger)"] if stack.state in ("T", "t") else []
     if stack.error:
         lines.append(f"  no stack: {stack.error}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.hang_detection.limits import CANNOT_CONTINUE_S, COMPUTES_S, MIGHT_CONTINUE_S, SUSPECT_S
-from cluster.hang_detection.stacks import Frame, Stack
+from cluster.hang_detection.stacks import RankStack, StackFrame
 from cluster.terminal import counted
 
 _COMPUTES = 0.05  # of a core, of all processes of a rank
@@ -60,14 +60,14 @@ class Class(enum.StrEnum):
 class RankLook:
     """One rank at one look: its stack and its counters."""
 
-    stack: Stack
+    stack: RankStack
     cpu_s: float = 0.0
     io_bytes: int = 0
     switches: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class RanksObservation:
     """All ranks at one moment, and how many bytes each host's network has moved until then."""
 
     at: float
@@ -76,7 +76,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Diagnosis:
     """Diagnosis of a standstill."""
 
     kind: Class
@@ -105,7 +105,7 @@ class Standstill:
     def __init__(self, np: int) -> None:
         """Start without looks. np: the job's number of ranks, or 0 where torchrun decides it."""
         self._np = np
-        self._last: Look | None = None
+        self._last: RanksObservation | None = None
         self._since: float | None = None
         self._motions: dict[int, Motion] = {}
         self._looks = 0  # in a row that showed the same
@@ -114,7 +114,7 @@ class Standstill:
         """Forget all looks: the program has printed something."""
         self._last, self._since, self._motions, self._looks = None, None, {}, 0
 
-    def add(self, look: Look) -> bool:
+    def add(self, look: RanksObservation) -> bool:
         """Compare a look with the one before it. Return True if nothing moved."""
         before, self._last = self._last, look
         if before is None:
@@ -138,20 +138,20 @@ class Standstill:
         """Return for how many seconds nothing has moved."""
         return now - self._since if self._since is not None else 0.0
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Diagnosis | None:
         """Return why nothing moves, once two pairs of looks have shown it. None while that is not known."""
         if self._last is None or self._looks < _PAIRS:
             return None
         return judge(self._last, self._motions, self._np)
 
 
-def motions_between(before: Look, after: Look) -> dict[int, Motion]:
+def motions_between(before: RanksObservation, after: RanksObservation) -> dict[int, Motion]:
     """Return what each rank of the later look did between the two."""
     elapsed_s = max(after.at - before.at, _LEAST_S)
     return {n: _motion(before.ranks[n], one, elapsed_s) for n, one in after.ranks.items() if n in before.ranks}
 
 
-def judge(look: Look, motions: Mapping[int, Motion], np: int) -> Verdict | None:
+def judge(look: RanksObservation, motions: Mapping[int, Motion], np: int) -> Diagnosis | None:
     """Return why ranks that stand still do so. None where too little was seen, or where no rank waits for another."""
     waiting = [n for n, m in motions.items() if m in _IN_COLLECTIVE]
     others = [n for n in motions if n not in waiting]
@@ -162,7 +162,7 @@ def judge(look: Look, motions: Mapping[int, Motion], np: int) -> Verdict | None:
         return None
     if gone:
         text = f"{_rank_words(gone)} {'has' if len(gone) == 1 else 'have'} exited, and {_wait(look, waiting)}"
-        return Verdict(kind=Class.EXITED, text=text, rank=gone[0])
+        return Diagnosis(kind=Class.EXITED, text=text, rank=gone[0])
     if not others:
         is_sure = Motion.SPINS not in motions.values()
         return dataclasses.replace(_all_wait(look, waiting), is_sure=is_sure)
@@ -173,7 +173,7 @@ def judge(look: Look, motions: Mapping[int, Motion], np: int) -> Verdict | None:
     return None
 
 
-def _moves(motions: Mapping[int, Motion], before: Look, after: Look) -> bool:
+def _moves(motions: Mapping[int, Motion], before: RanksObservation, after: RanksObservation) -> bool:
     """Return True if a rank moved, or if all wait while a host's network is busy: a large collective takes long."""
     if not motions or Motion.MOVES in motions.values():
         return True
@@ -204,7 +204,7 @@ def _motion(before: RankLook, after: RankLook, elapsed_s: float) -> Motion:
     return Motion.MOVES if switches else Motion.IDLES
 
 
-def _python_frames(stack: Stack) -> list[Frame]:
+def _python_frames(stack: RankStack) -> list[StackFrame]:
     """Return the Python frames.
 
     Frames of C and C++ are left out: the innermost change while a rank spins in one call.
@@ -212,7 +212,7 @@ def _python_frames(stack: Stack) -> list[Frame]:
     return [f for f in stack.frames if f.is_python]
 
 
-def _all_wait(look: Look, waiting: Sequence[int]) -> Verdict:
+def _all_wait(look: RanksObservation, waiting: Sequence[int]) -> Diagnosis:
     """Return the verdict where every rank is in a collective: in the same one, or in different ones."""
     lines = {n: look.ranks[n].stack.line for n in waiting}
     groups = Counter(lines.values()).most_common()
@@ -221,14 +221,14 @@ def _all_wait(look: Look, waiting: Sequence[int]) -> Verdict:
             f"{_rank_words(waiting)} wait in {groups[0][0]} and nothing moves between them: "
             "their counts or shapes differ, or the network between two hosts is broken"
         )
-        return Verdict(kind=Class.COLLECTIVE, text=text)
+        return Diagnosis(kind=Class.COLLECTIVE, text=text)
     odd = min(n for n in waiting if lines[n] == groups[-1][0])
     parts = "; ".join(f"{_rank_words([n for n in waiting if lines[n] == line])} in {line}" for line, _ in groups[:3])
     text = f"ranks wait in different collectives: {parts}"
-    return Verdict(kind=Class.DIVERGED, text=text, rank=odd, host=look.ranks[odd].stack.host)
+    return Diagnosis(kind=Class.DIVERGED, text=text, rank=odd, host=look.ranks[odd].stack.host)
 
 
-def _of_rank(kind: Class, look: Look, rank: int, waiting: Sequence[int]) -> Verdict:
+def _of_rank(kind: Class, look: RanksObservation, rank: int, waiting: Sequence[int]) -> Diagnosis:
     """Return the verdict about one rank that the others wait for."""
     stack = look.ranks[rank].stack
     line = f" in {stack.line}" if stack.line else ""
@@ -240,10 +240,10 @@ def _of_rank(kind: Class, look: Look, rank: int, waiting: Sequence[int]) -> Verd
         Class.COMPUTES: f"computes{line} and does not come back",
     }[kind]
     text = f"rank {rank} on {stack.host} {doing}" + (f", and {_wait(look, waiting)}" if waiting else "")
-    return Verdict(kind=kind, text=text, rank=rank, host=stack.host)
+    return Diagnosis(kind=kind, text=text, rank=rank, host=stack.host)
 
 
-def _wait(look: Look, waiting: Sequence[int]) -> str:
+def _wait(look: RanksObservation, waiting: Sequence[int]) -> str:
     line = look.ranks[waiting[0]].stack.line
     return f"{_rank_words(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for it in {line}"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cluster.hang_detection.standstill import Look, Standstill, Verdict
+from cluster.hang_detection.standstill import Diagnosis, RanksObservation, Standstill
 
 _SILENT_S = 15.0  # of its console, before the first look: a program that prints is not looked at
 _LOOK_AGAIN_S = 7.0  # while nothing moves
@@ -16,7 +16,7 @@ class StandstillWatch:
     Looks often while they stand still, and ever more rarely otherwise.
     """
 
-    def __init__(self, take: Callable[[bool], Look | None], np: int) -> None:
+    def __init__(self, take: Callable[[bool], RanksObservation | None], np: int) -> None:
         """Watch a program.
 
         Args:
@@ -25,9 +25,9 @@ class StandstillWatch:
         """
         self._take, self._standstill = take, Standstill(np)
         self._not_before, self._pause_s = 0.0, _LOOK_AGAIN_S
-        self._verdict: Verdict | None = None
+        self._verdict: Diagnosis | None = None
 
-    def look(self, silent_s: float, now: float) -> Verdict | None:
+    def look(self, silent_s: float, now: float) -> Diagnosis | None:
         """Look at the ranks if a look is due. Return the current verdict.
 
         Args:

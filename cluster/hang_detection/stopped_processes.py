@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 
 MPIRUN = "mpirun"
 
@@ -34,9 +34,9 @@ class Frozen:
         how_long = f"no rank has gone on for {still_s:.0f} s"
         if not stopped:
             text = f"the shared folder does not answer on the master, and {how_long}"
-            return Cause(kind=Ending.SHARED_FOLDER, text=text)
+            return Cause(kind=FailureKind.SHARED_FOLDER, text=text)
         address, name = next(iter(stopped.items()))
-        return Cause(kind=Ending.DAEMON, text=f"{_subject(name, address)}, and {how_long}", host=address)
+        return Cause(kind=FailureKind.DAEMON, text=f"{_subject(name, address)}, and {how_long}", host=address)
 
 
 def warning(name: str, address: str) -> str:

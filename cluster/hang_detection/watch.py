@@ -13,12 +13,12 @@ from cluster.files import write_atomically
 from cluster.folder_thread import FolderThread
 from cluster.hang_detection import stopped_processes
 from cluster.hang_detection.hang import STACKS, hang, outlived, stood_still
-from cluster.hang_detection.limits import HANG_AFTER_S, Pace, confirmed, overdue
-from cluster.hang_detection.output_watchdog import Quiet
-from cluster.hang_detection.rank_reports import EVERY_S, Looks
-from cluster.hang_detection.rank_state import MISSING, Phase, RankSeen, rank_seen
-from cluster.hang_detection.stack_dumps import Taken, take_stacks
-from cluster.hang_detection.standstill import Look
+from cluster.hang_detection.limits import HANG_AFTER_S, JobPace, confirmed, overdue
+from cluster.hang_detection.output_watchdog import OutputWatchdog
+from cluster.hang_detection.rank_reports import EVERY_S, ReportListener
+from cluster.hang_detection.rank_state import MISSING, RankPhase, RankSeen, rank_seen
+from cluster.hang_detection.stack_dumps import StackAnswers, take_stacks
+from cluster.hang_detection.standstill import RanksObservation
 from cluster.hang_detection.standstill_watch import StandstillWatch
 from cluster.hosts import Host
 from cluster.jobs.record import Job, JobPaths
@@ -44,11 +44,13 @@ class RankWatch:
         earlier: list[float] = []
         with contextlib.suppress(OSError):
             earlier = folder.do(lambda: _earlier_silences(paths, job.attempt))
-        self._pace = Pace(earlier, least_s=job.spec.hang_after or HANG_AFTER_S)
-        self._quiet = Quiet(lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.spec.hang_after)
+        self._pace = JobPace(earlier, least_s=job.spec.hang_after or HANG_AFTER_S)
+        self._quiet = OutputWatchdog(
+            lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.spec.hang_after
+        )
         self._standstill = StandstillWatch(self._look_at_bare, job.np if job.spec.program.per != "node" else 0)
-        self._taken: Taken | None = None  # the newest stacks of a program that does not beat
-        self._looks = Looks(job.hosts, job.id, job.attempt, self._heard)
+        self._taken: StackAnswers | None = None  # the newest stacks of a program that does not beat
+        self._looks = ReportListener(job.hosts, job.id, job.attempt, self._heard)
         self._lock, self._end = threading.Lock(), threading.Event()
         hosts = [h.address for h, n in ranks_on(job.hosts, job.np).items() for _ in range(n)]
         self._host_of = dict(enumerate(hosts))
@@ -138,12 +140,12 @@ class RankWatch:
         beats = [r for r in ranks if r.phase is not None]
         if not is_known or (ranks and not beats and not self._job.spec.hang_after):
             return None
-        starting = [int(r.cpu_s) for r in ranks if r.phase in (None, Phase.START, Phase.COMPILE)]
+        starting = [int(r.cpu_s) for r in ranks if r.phase in (None, RankPhase.START, RankPhase.COMPILE)]
         return len(ranks), [r.count for r in beats], starting
 
     def limit_s(self) -> float:
         """Return for how many seconds ranks may go without a step."""
-        return self._pace.limit_s(Phase.STEP)
+        return self._pace.limit_s(RankPhase.STEP)
 
     def _heard(self, host: Host, told: Mapping[str, Any]) -> None:
         """Record a host's report."""
@@ -155,8 +157,8 @@ class RankWatch:
                 if before and before.phase is not None and rank.phase is not None:
                     self._pace.learn(before, rank)
                 self._ranks[rank.rank] = rank
-                if self._first_step_at is None and (rank.phase is Phase.STEP or rank.step):
-                    first = rank.since if rank.phase is Phase.STEP else rank.beat_at
+                if self._first_step_at is None and (rank.phase is RankPhase.STEP or rank.step):
+                    first = rank.since if rank.phase is RankPhase.STEP else rank.beat_at
                     self._first_step_at = steady_now() - (told["now"] - first)
             if told["notice"]:
                 self._notices[host.address] = told["notice"]
@@ -210,7 +212,7 @@ class RankWatch:
         self._counts = counts
         step_s = self._pace.step_s or 0.0
         within = (
-            r.silent_s <= (2 * step_s if r.phase is Phase.STEP else self._pace.limit_s(r.phase))
+            r.silent_s <= (2 * step_s if r.phase is RankPhase.STEP else self._pace.limit_s(r.phase))
             for r in beats
             if r.phase is not None
         )
@@ -225,7 +227,7 @@ class RankWatch:
         taken = self._take_stacks()
         if taken.folder_trouble and not self._seen():
             ranks = [
-                RankSeen(rank=n, host=host, phase=Phase.START, state=MISSING, silent_s=now - self._began)
+                RankSeen(rank=n, host=host, phase=RankPhase.START, state=MISSING, silent_s=now - self._began)
                 for n, host in self._host_of.items()
             ]
             self._trouble = hang(ranks, ranks, taken.stacks, taken.folder_trouble)
@@ -242,7 +244,7 @@ class RankWatch:
         self,
         suspects: Sequence[RankSeen],
         late: Callable[[Sequence[RankSeen]], Sequence[RankSeen]],
-        taken: Taken,
+        taken: StackAnswers,
     ) -> None:
         """Wait until a rank makes progress, or until the suspects' hosts have reported again that they are late."""
         counts = {r.rank: r.count for r in suspects}
@@ -284,7 +286,7 @@ class RankWatch:
         if is_over:
             self._trouble = stood_still(verdict, standing_s, self._taken.folder_trouble)
 
-    def _look_at_bare(self, is_native: bool) -> Look | None:
+    def _look_at_bare(self, is_native: bool) -> RanksObservation | None:
         self._taken = take_stacks(self._job, self._paths, is_bare=True, is_native=is_native)
         return None if self._taken.unanswered else self._taken.look
 
@@ -294,7 +296,8 @@ class RankWatch:
         return [
             r
             for r in beyond
-            if r.phase in (Phase.EVALUATE, Phase.SAVE) or (r.phase is Phase.START and (r.is_stuck or r.is_missing))
+            if r.phase in (RankPhase.EVALUATE, RankPhase.SAVE)
+            or (r.phase is RankPhase.START and (r.is_stuck or r.is_missing))
         ]
 
     def _seen(self) -> list[RankSeen]:
@@ -312,7 +315,9 @@ class RankWatch:
                 one = known.get(n, RankSeen(rank=n, host=host, state=MISSING, heard_at=heard_at.get(host, 0.0)))
                 if one.phase is None and not one.has_ended:
                     is_mute = not self._job.spec.program.is_built_in and not one.is_missing
-                    known[n] = dataclasses.replace(one, phase=Phase.START, silent_s=now - self._began, is_mute=is_mute)
+                    known[n] = dataclasses.replace(
+                        one, phase=RankPhase.START, silent_s=now - self._began, is_mute=is_mute
+                    )
         return [self._now(r, now - heard_at.get(r.host, now)) for r in known.values()]
 
     @staticmethod
@@ -321,7 +326,7 @@ class RankWatch:
             return rank
         return dataclasses.replace(rank, silent_s=rank.silent_s + ago_s, is_heard=False)
 
-    def _take_stacks(self) -> Taken:
+    def _take_stacks(self) -> StackAnswers:
         """Take the stacks of all ranks, and write them to a file, too."""
         taken = take_stacks(self._job, self._paths)
         self._keep(STACKS, str(taken))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cluster.health.history import write_command
 from cluster.inventory import Cluster
 from cluster.launch.facts import HostFacts
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said
 
@@ -19,7 +19,7 @@ RUNS = 9  # kept runs: their median is the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ClusterKind:
     """Properties that determine how fast a cluster can be. Runs are compared only if all of them are equal."""
 
     instance: str  # EC2 type, or "no-ec2"
@@ -35,7 +35,7 @@ class Kind:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", "--".join(words)) + ".json"
 
 
-def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ranks: int) -> Kind:
+def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ranks: int) -> ClusterKind:
     """Return the kind of a cluster, from its size and from the data of its first host that trains."""
     versions = (
         ()
@@ -45,7 +45,7 @@ def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ra
             f"openmpi-{facts.mpirun_version}",
         )
     )
-    return Kind(
+    return ClusterKind(
         instance=instance.get("instance-type", "no-ec2"),
         ami=instance.get("ami-id", "no-ami"),
         hosts=hosts,
@@ -54,7 +54,7 @@ def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ra
     )
 
 
-def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
+def read(reach: Executor, cluster: Cluster, kind: ClusterKind) -> list[dict[str, float]]:
     """Return the rates of earlier runs without problems, oldest first: name -> bytes per second."""
     path = shlex.quote(f"{cluster.shared}/health/baselines/{kind.file}")
     # Others may write there: only this user's own file counts, and root's.
@@ -68,7 +68,11 @@ def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
 
 
 def add(
-    reach: Reach, cluster: Cluster, kind: Kind, earlier: Sequence[Mapping[str, float]], now: Mapping[str, float]
+    reach: Executor,
+    cluster: Cluster,
+    kind: ClusterKind,
+    earlier: Sequence[Mapping[str, float]],
+    now: Mapping[str, float],
 ) -> bool:
     """Add the rates of a run without problems. Return True if they could be written."""
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError
 from cluster.health.failed_before import NAME
 from cluster.health.quick_check import look_at_hosts
-from cluster.health.report import Report, ranks
+from cluster.health.report import HealthReport, ranks
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.launch.mpirun import ranks_on
 from cluster.recovery.host_failures import spared
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import counted
 
 
-class Unfit(ClusterError):
+class UnfitHosts(ClusterError):
     """Error for a training with hosts that must not train. Its text is the report and the next step."""
 
     exit_code = 2
 
-    def __init__(self, report: Report, advice: str) -> None:
+    def __init__(self, report: HealthReport, advice: str) -> None:
         super().__init__(f"{report}\n{advice}")
         self.report = report
 
@@ -38,7 +38,7 @@ def fit_hosts(
     Raises Unfit in three cases: a host is unfit and `skip_unfit` is off, the master is unfit (jobs start there), or no
     host is left.
     """
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         idle = [] if cluster.master.slots else [cluster.master]
         report = look_at_hosts(reach, cluster, tuple(dict.fromkeys([*idle, *as_in_hostfile(cluster, hosts)])))
     out = _failed_before(report, hosts, np)
@@ -51,14 +51,14 @@ def fit_hosts(
             print(report, *([left_over(left, out, np)] if out else []), sep="\n", file=sys.stderr)
         return left
     if not skip_unfit:
-        raise Unfit(
+        raise UnfitHosts(
             report,
             "nothing was started: mend them, train on the others with --skip-unfit, or look away with --unchecked",
         )
     if cluster.master in unfit:
-        raise Unfit(report, "nothing was started: the master is unfit, and every job starts and is kept there")
+        raise UnfitHosts(report, "nothing was started: the master is unfit, and every job starts and is kept there")
     if not left:
-        raise Unfit(report, "nothing was started: no host is fit")
+        raise UnfitHosts(report, "nothing was started: no host is fit")
     print(f"{report}\n{left_over(left, [h for h in hosts if h.address in gone], np)}", file=sys.stderr)
     return left
 
@@ -69,7 +69,7 @@ def as_in_hostfile(cluster: Cluster, hosts: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(known.get(h.address, h) for h in hosts)
 
 
-def _failed_before(report: Report, hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
+def _failed_before(report: HealthReport, hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
     """Return the hosts that failed too often, as many of them as a training of `np` ranks can do without."""
     found = {h.address: p.what for h, problems in report.problems.items() for p in problems if p.check == NAME}
     without = spared(hosts, found, np or 1)

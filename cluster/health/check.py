@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.clusterfile.instance_types import Hardware
-from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
+from cluster.health.verdict import Problem, Severity, Unreadable, unknown
 from cluster.hosts import Host
 from cluster.ssh.onhost.telling_line import telling_line
 
@@ -76,7 +76,7 @@ class Check:
 class Finding:
     """Result of one check on one host."""
 
-    verdict: Verdict
+    verdict: Severity
     problems: tuple[Problem, ...] = ()
     note: str = ""
 
@@ -84,27 +84,27 @@ class Finding:
 def finding_on(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
     """Judge one check on one host. Return its problems, or the reason why there is no verdict."""
     finding = _finding(check, answers, about)
-    if check.told_by is None or finding.verdict is not Verdict.UNKNOWN:
+    if check.told_by is None or finding.verdict is not Severity.UNKNOWN:
         return finding
     teller = _finding(check.told_by, answers, about)
-    if not any(p.unfit or p.verdict is Verdict.UNKNOWN for p in teller.problems):
+    if not any(p.unfit or p.verdict is Severity.UNKNOWN for p in teller.problems):
         return finding
-    read = tuple(p for p in finding.problems if p.verdict is not Verdict.UNKNOWN)
-    return Finding(Verdict.UNKNOWN, read, f"no answer: see {check.told_by.name}")
+    read = tuple(p for p in finding.problems if p.verdict is not Severity.UNKNOWN)
+    return Finding(Severity.UNKNOWN, read, f"no answer: see {check.told_by.name}")
 
 
 def _finding(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
     answer = answers.get(check.question)
     if not check.applies(about):
-        return Finding(Verdict.NOT_APPLICABLE)
+        return Finding(Severity.NOT_APPLICABLE)
     if answer is None:
-        return Finding(Verdict.NOT_APPLICABLE, note="not asked on this host")
+        return Finding(Severity.NOT_APPLICABLE, note="not asked on this host")
     if _is_missing(answer):
-        return Finding(Verdict.NOT_APPLICABLE, note=check.missing)
+        return Finding(Severity.NOT_APPLICABLE, note=check.missing)
     if answer.status == "damaged":
         return finding_of([_unsaid(check, f"its answer did not come whole: {answer.err}")])
     if answer.status == "skipped":
-        return Finding(Verdict.UNKNOWN, note="not asked: an earlier question was not answered")
+        return Finding(Severity.UNKNOWN, note="not asked: an earlier question was not answered")
     if answer.status == "timeout":
         late = f"no answer within {answer.seconds:.0f} s"
         return finding_of([check.on_timeout(answer, about) if check.on_timeout else _unsaid(check, late)])
@@ -124,7 +124,7 @@ def _judged(check: Check, answer: Answer, about: About) -> Finding:
         return finding_of([*check.judge(answer.out, about), *([slow] if slow else [])])
     except PartlyRead as e:
         if e.is_told:
-            return Finding(Verdict.UNKNOWN, tuple(e.problems), str(e))
+            return Finding(Severity.UNKNOWN, tuple(e.problems), str(e))
         return finding_of([*e.problems, _unreadable(check, e)])
     except TROUBLE as e:
         return finding_of([_unreadable(check, e)])
@@ -146,5 +146,5 @@ def _unsaid(check: Check, why: str) -> Problem:
 
 def finding_of(problems: Sequence[Problem]) -> Finding:
     """Return a finding with these problems and the worst of their verdicts, or OK if there are none."""
-    worst = max((p.verdict for p in problems), key=lambda v: v.rank, default=Verdict.OK)
+    worst = max((p.verdict for p in problems), key=lambda v: v.rank, default=Severity.OK)
     return Finding(worst, tuple(problems))

@@ -7,7 +7,7 @@ from typing import Any
 from cluster.health import fabric, gpu, pcie, places, smi, stray_processes, system, xid
 from cluster.health.check import About, Answer, Check, Judge
 from cluster.health.questions import SCRATCH
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 
 _DRIVER = "nvidia-smi comes with the NVIDIA driver: the Deep Learning AMI has it"
 
@@ -168,7 +168,7 @@ _NO_DRIVER = Problem(
     check="gpu-driver",
     what="it has GPUs, but no nvidia-smi",
     means="no program finds its GPUs",
-    verdict=Verdict.REPLACE,
+    verdict=Severity.REPLACE,
     do="start it from the Deep Learning AMI",
     command="inv run --hosts {ranks} -- 'cat /etc/os-release; lsmod | grep nvidia'",
 )
@@ -176,7 +176,7 @@ _NOT_ASKED = Problem(
     check="gpu-driver",
     what="nvidia-smi was not asked: the kernel log says that it would hang",
     means="the GPU's system processor is dead (Xid 119 or 120)",
-    verdict=Verdict.REBOOT,
+    verdict=Severity.REBOOT,
     do="reboot it; replace it if that comes back",
     command="inv run --hosts {ranks} --sudo -- reboot",
 )

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 
 from cluster.health.system import CLOCK_FAILS_S, CLOCK_WARNS_S
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.hosts import Host
 from cluster.terminal import counted
 
@@ -43,6 +43,6 @@ def _clock_problem(offset: float, doubt: float, than: str) -> Problem:
         unfit=fails,
         means="logs, leases and make's time stamps do not fit",
         do="set it",
-        verdict=Verdict.RESTART_JOB if fails else Verdict.WATCH,
+        verdict=Severity.RESTART_JOB if fails else Severity.WATCH,
         command="inv run --hosts {ranks} --sudo -- 'systemctl restart chrony*; chronyc makestep'",
     )

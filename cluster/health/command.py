@@ -10,13 +10,13 @@ from cluster.health import history
 from cluster.health.deep import measure_hosts
 from cluster.health.net import measure_network
 from cluster.health.quick_check import look_at_hosts
-from cluster.health.report import Report
+from cluster.health.report import HealthReport
 from cluster.inventory import Cluster
 from cluster.last_run import last_failed
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import print_json
 
-RUNGS: dict[str, Callable[..., Report]] = {"quick": look_at_hosts, "deep": measure_hosts, "net": measure_network}
+RUNGS: dict[str, Callable[..., HealthReport]] = {"quick": look_at_hosts, "deep": measure_hosts, "net": measure_network}
 
 
 def show_health(
@@ -44,7 +44,7 @@ def show_health(
     chosen = hostset.select(cluster.hosts, hosts, failed=last_failed(cluster), for_ranks=rung != "quick")
     if interval_s is not None and (interval_s <= 0 or rung != "quick"):
         raise ConfigError(f"--watch repeats the quick rung every --interval seconds, not {rung} every {interval_s:g}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         if interval_s is not None:
             return watch(lambda: look_at_hosts(reach, cluster, chosen, keep=False), interval_s)
         report = RUNGS[rung](reach, cluster, chosen)
@@ -55,11 +55,11 @@ def show_health(
     else:
         print(report)
     if tell and (text := news(report)):
-        notify.tell_on_master(cluster, notify.Event.HEALTH, text, subject=cluster.name, host=_only_host(report))
+        notify.tell_on_master(cluster, notify.NotifyEvent.HEALTH, text, subject=cluster.name, host=_only_host(report))
     return report.exit_code
 
 
-def news(report: Report) -> str:
+def news(report: HealthReport) -> str:
     """Return the text of a notification: problems new or gone since the last quick check. A first check lists all."""
     look, lines = history.changes_since(report.before, report.problems, "last")
     if look is not None:
@@ -68,13 +68,13 @@ def news(report: Report) -> str:
     return "; ".join([*found, report.heading]) if found else ""
 
 
-def _only_host(report: Report) -> str:
+def _only_host(report: HealthReport) -> str:
     """Return the address of the host with problems if there is exactly one, else ""."""
     hosts = [h.address for h, problems in report.problems.items() if problems]
     return hosts[0] if len(hosts) == 1 else ""
 
 
-def changes(report: Report, when: str) -> str:
+def changes(report: HealthReport, when: str) -> str:
     """Return the problems that are new or gone since an earlier quick check."""
     look, lines = history.changes_since(report.before, report.problems, when)
     if look is None:
@@ -82,7 +82,7 @@ def changes(report: Report, when: str) -> str:
     return "\n".join(lines or ["nothing changed"]) + f"\nsince {look.time}; {report.heading}"
 
 
-def watch(look: Callable[[], Report], interval_s: float, rounds: int | None = None) -> int:
+def watch(look: Callable[[], HealthReport], interval_s: float, rounds: int | None = None) -> int:
     """Check every `interval_s` seconds. Print the first report completely, then only the changes.
 
     Ends with Ctrl-C, or after `rounds`.

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.health import clocks
 from cluster.health.onhost.trust import AUTHORITY
-from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
+from cluster.health.verdict import Problem, Severity, Unreadable, unknown
 from cluster.hosts import Host
 from cluster.terminal import counted
 
@@ -27,7 +27,7 @@ def odd_ones(
     do: str,
     command: str,
     unfit: bool = True,
-    verdict: Verdict = Verdict.RESTART_JOB,
+    verdict: Severity = Severity.RESTART_JOB,
 ) -> Found:
     """Return a problem for each host whose value differs from most hosts'. In a tie the master's value counts."""
     counts = Counter(values.values())
@@ -89,7 +89,7 @@ def kernel_problems(kernels: Mapping[Host, str], master: Host) -> Found:
         check="kernel",
         unfit=False,
         do="boot the one that the others run (install it first)",
-        verdict=Verdict.WATCH,
+        verdict=Severity.WATCH,
         command="inv run --hosts {ranks} --sudo -- reboot",
     )
 
@@ -145,7 +145,7 @@ def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:
                 what=f"load is {load:.1f} per core, {usual:.1f} on the others",
                 unfit=False,
                 means="all ranks wait for the slowest host",
-                verdict=Verdict.WATCH,
+                verdict=Severity.WATCH,
                 do="see what it runs",
                 command="inv run --hosts {ranks} -- 'ps aux --sort -pcpu | head -4'",
             )
@@ -191,7 +191,7 @@ def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
                     check="ssh",
                     what=f"the master cannot ssh to it: {why[:90]}",
                     means="mpirun starts its ranks that way",
-                    verdict=Verdict.RESTART_JOB,
+                    verdict=Severity.RESTART_JOB,
                     do="see why, and open the way (its key there, the host's key here, port 22)",
                     command=again,
                 )
@@ -202,7 +202,7 @@ def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
                     check="frames",
                     what="full-size frames between it and the master get lost",
                     means="large messages would hang",
-                    verdict=Verdict.RESTART_JOB,
+                    verdict=Severity.RESTART_JOB,
                     do="compare its MTU with the others'",
                     command="inv run --hosts {ranks} -- ip link",
                 )
@@ -236,7 +236,7 @@ def trust_problems(texts: Mapping[Host, str], reached: Mapping[Host, Collection[
                     check="ssh",
                     what=f"it does not know the SSH host key of {some}",
                     means="it cannot ssh there" + (": mpirun starts ranks that way" if host.rank == 0 else ""),
-                    verdict=Verdict.RESTART_JOB if host.rank == 0 else Verdict.WATCH,
+                    verdict=Severity.RESTART_JOB if host.rank == 0 else Severity.WATCH,
                     unfit=host.rank == 0,
                     do="give it the known_hosts of a host that knows all",
                     command=f"inv run --hosts {{ranks}} -- scp {_donor(trusts)}:.ssh/known_hosts .ssh/",

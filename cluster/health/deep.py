@@ -13,12 +13,12 @@ from cluster.health.known_faults import ACTION
 from cluster.health.questions import SCRATCH, Answers, Question, put_questions, value
 from cluster.health.quick_check import look_at_hosts
 from cluster.health.ranks.run_ranks import run_ranks
-from cluster.health.report import Report
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.report import HealthReport
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.kill.busy import not_measured, refuse_busy
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.terminal import counted
 
@@ -27,7 +27,7 @@ MEMORY_BYTES, DISK_BYTES = 256 << 20, 128 << 20
 DCGM_S, GPU_S = 900.0, 240.0  # AWS's suite saw level 2 take 2.5 to 10.5 minutes; ours stops at 15
 
 
-def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
+def measure_hosts(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> HealthReport:
     """Measure the hosts: the quick level, then memory, disk, GPUs and DCGM, then Horovod over all ranks.
 
     The Horovod run needs all hosts to be fit. Raises ConfigError if a job is on these hosts.
@@ -110,14 +110,14 @@ def slow_ones(rates: Mapping[Host, Mapping[str, float]]) -> dict[Host, list[Prob
         for name, rate in mine.items():
             usual = statistics.median(pools[_pool(name)])
             if len(pools[_pool(name)]) >= 3 and rate < SLOW_SHARE * usual:
-                do, command = ACTION[Verdict.WATCH]
+                do, command = ACTION[Severity.WATCH]
                 found.setdefault(host, []).append(
                     Problem(
                         check="speed",
                         what=f"{name}: {rate / usual:.0%} of the median ({_rate(name, rate)})",
                         unfit=False,
                         means="all ranks wait for the slowest",
-                        verdict=Verdict.WATCH,
+                        verdict=Severity.WATCH,
                         do=do,
                         command=command.replace("inv health", "inv health --deep"),
                     )
@@ -136,14 +136,14 @@ def dcgm_problems(text: str, about: About) -> list[Problem]:
         for test in category["tests"]:
             bad = [r for r in test["results"] if r["status"].lower() == "fail"]
             if bad:
-                do, command = ACTION[Verdict.REPLACE]
+                do, command = ACTION[Severity.REPLACE]
                 where = ",".join(str(r.get("gpu_id", r.get("entity_id", "?"))) for r in bad)
                 problems.append(
                     Problem(
                         check="dcgm",
                         what=f"DCGM's {test['name']} failed on GPU {where}: {_warning(bad)}"[:150],
                         means="NVIDIA's own diagnosis finds it defective",
-                        verdict=Verdict.REPLACE,
+                        verdict=Severity.REPLACE,
                         do=do,
                         command=command,
                     )
@@ -186,7 +186,7 @@ CHECKS = (
 )
 
 
-def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict[Host, list[Problem]]) -> list[str]:
+def _smoke(reach: Executor, cluster: Cluster, hosts: Sequence[Host], problems: dict[Host, list[Problem]]) -> list[str]:
     """Run a short Horovod job over all ranks. A failure is reported on the host that it names, or on all hosts."""
     began = time.monotonic()
     ran = run_ranks(
@@ -209,7 +209,7 @@ def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict
                 check="horovod",
                 what=f"a Horovod run over all ranks failed: {why}"[:150],
                 means="so would a training",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 do="mend what it names",
                 command="inv health --deep",
             )

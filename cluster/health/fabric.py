@@ -8,7 +8,7 @@ from dataclasses import replace
 from cluster.health.check import About
 from cluster.health.known_faults import ACTION, NVLINK_ERRORS, SOURCES
 from cluster.health.line_count import counted_lines
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.hosts import Host
 from cluster.terminal import counted
 
@@ -62,7 +62,7 @@ def nvlink_problems(text: str, about: About) -> list[Problem]:
     fastest = max((r for links in rates.values() for r in links if r), default=None)
     if fastest is None:
         return (
-            [_problem("nvlink", "no NVLink is up", "GPUs reach each other only over PCIe", Verdict.RESET_GPU)]
+            [_problem("nvlink", "no NVLink is up", "GPUs reach each other only over PCIe", Severity.RESET_GPU)]
             if about.instance and about.instance.nvswitch
             else []
         )
@@ -79,7 +79,7 @@ def nvlink_problems(text: str, about: About) -> list[Problem]:
         if r and r < fastest
     ]
     return [
-        _problem("nvlink", what, "all-reduce on the host is slower", Verdict.RESET_GPU) for what in [*bad, *slow[:1]]
+        _problem("nvlink", what, "all-reduce on the host is slower", Severity.RESET_GPU) for what in [*bad, *slow[:1]]
     ]
 
 
@@ -133,7 +133,7 @@ def manager_problems(text: str, about: About) -> list[Problem]:
             Problem(
                 check="fabric-manager",
                 what="the fabric manager is not installed",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 means="CUDA will refuse to start on GPUs behind an NVSwitch (error 802)",
                 do="install the driver's own",
                 command="inv run --hosts {ranks} --sudo -- apt-get install nvidia-fabricmanager",
@@ -147,7 +147,7 @@ def manager_problems(text: str, about: About) -> list[Problem]:
             what=f"the fabric manager is {said['ActiveState']} ({said['SubState']})",
             means="CUDA will refuse to start (error 802); its version must be the driver's",
             do="start it, or see why not",
-            verdict=Verdict.RESTART_JOB,
+            verdict=Severity.RESTART_JOB,
             command="inv run --hosts {ranks} --sudo -- 'systemctl restart nvidia-fabricmanager || "
             "journalctl -u nvidia-fabricmanager -n 5'",
         )
@@ -169,7 +169,7 @@ def efa_problems(text: str, about: About) -> list[Problem]:
                 "efa",
                 f"{len(cards)} EFA cards of the type's {expected}",
                 "less bandwidth between hosts",
-                Verdict.WATCH,
+                Severity.WATCH,
                 unfit=False,
             )
         ]
@@ -181,7 +181,7 @@ _NO_CARD = Problem(
     what="it has no EFA interface, though its type can have one",
     unfit=False,
     means="trainings use TCP (profile ena), a tenth as fast between hosts",
-    verdict=Verdict.WATCH,
+    verdict=Severity.WATCH,
     do="for EFA launch it with EFA interfaces, as the stack's launch template does",
     command="inv run --hosts {ranks} -- 'ls /sys/class/infiniband; fi_info -p efa'",
 )
@@ -189,7 +189,7 @@ _CARD_UNUSED = Problem(
     check="efa",
     what="libfabric finds no EFA card, though the PCI bus has one",
     means="the profile efa would be chosen, and NCCL refuse to start",
-    verdict=Verdict.REPLACE,
+    verdict=Severity.REPLACE,
     do="install the EFA driver and libfabric (EFA installer), or start it from the Deep Learning AMI",
     command="inv run --hosts {ranks} -- 'ls /sys/class/infiniband; fi_info -p efa; lsmod | grep efa'",
 )
@@ -209,7 +209,7 @@ def card_problems(texts: Mapping[Host, str], types: Mapping[Host, str]) -> dict[
             what += "has one" if with_cards == 1 else "have one"
             means = "a training with it uses TCP on all hosts, a tenth as fast"
             found[host] = [
-                replace(_NO_CARD, what=what, means=means, verdict=Verdict.REPLACE, unfit=True, do="replace it")
+                replace(_NO_CARD, what=what, means=means, verdict=Severity.REPLACE, unfit=True, do="replace it")
             ]
     return found
 
@@ -228,7 +228,7 @@ def memlock_problems(text: str, about: About) -> list[Problem]:
             check="memlock",
             what=f"a rank may lock {int(found[1]) >> 10:,} KiB of memory (ulimit -l), not unlimited",
             means="EFA cannot register its buffers, and NCCL fails" if is_little else "EFA may run out of it",
-            verdict=Verdict.RESTART_JOB if is_little else Verdict.WATCH,
+            verdict=Severity.RESTART_JOB if is_little else Severity.WATCH,
             do="raise the limit, then let new connections begin with it: inv disconnect",
             command="inv run --hosts {ranks} --sudo -- "
             "\"printf '* - memlock unlimited\\n' >/etc/security/limits.d/90-efa.conf\"",
@@ -244,11 +244,11 @@ def efa_port_problems(text: str, about: About) -> list[Problem]:
         raise Unreadable("no EFA card in sysfs")
     down = {card: state for card, state in states.items() if "ACTIVE" not in state}
     return [
-        _problem("efa-ports", f"EFA port {card} is {state}", "NCCL cannot use it", Verdict.REBOOT)
+        _problem("efa-ports", f"EFA port {card} is {state}", "NCCL cannot use it", Severity.REBOOT)
         for card, state in down.items()
     ]
 
 
-def _problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:
+def _problem(check: str, what: str, means: str, verdict: Severity, *, unfit: bool = True) -> Problem:
     do, command = ACTION[verdict]
     return Problem(check=check, what=what, means=means, verdict=verdict, do=do, command=command, unfit=unfit)

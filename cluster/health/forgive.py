@@ -12,14 +12,14 @@ from cluster.health.questions import failures_question, put_questions
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.recovery.host_failures import FOLDER, Entry, Memory, failures, file_name, pardon
-from cluster.ssh.fanout import Reach
+from cluster.recovery.host_failures import FOLDER, FailureRecord, HostFailures, failures, file_name, pardon
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 _LIMITS = Limits(connect_s=5, total_s=15)
 
 
-def remembered(reach: Reach, cluster: Cluster) -> Memory:
+def remembered(reach: Executor, cluster: Cluster) -> HostFailures:
     """Return the recorded failures of the cluster's hosts. Raises ClusterError if the master does not answer."""
     master, asked = cluster.master, [[failures_question(cluster.shared, cluster.project)]]
     answers, silent = put_questions(reach, [master], lambda _: asked, limits=_LIMITS)
@@ -28,7 +28,7 @@ def remembered(reach: Reach, cluster: Cluster) -> Memory:
     return memory_of(answers[master])
 
 
-def forgive(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[str, list[str]]:
+def forgive(reach: Executor, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[str, list[str]]:
     """Forgive these hosts' failures. Return the failures by address. dry_run: only return what would be forgiven.
 
     Raises NothingToDo if no failure of these hosts is on record.
@@ -42,7 +42,7 @@ def forgive(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: b
     return {address: [str(f) for f in each] for address, each in found.items()}
 
 
-def _write(reach: Reach, cluster: Cluster, entries: Sequence[Entry]) -> None:
+def _write(reach: Executor, cluster: Cluster, entries: Sequence[FailureRecord]) -> None:
     """Write entries to the shared folder, each atomically."""
     words = [f"cd {shlex.quote(cluster.shared)}", f"{{ [ -d {FOLDER} ] || mkdir -m 1777 {FOLDER}; }}", f"cd {FOLDER}"]
     for entry in entries:

@@ -21,7 +21,7 @@ from cluster.health.smi import (
     text,
     told,
 )
-from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
+from cluster.health.verdict import Problem, Severity, Unreadable, unknown
 from cluster.health.xid import HANGS
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
@@ -47,7 +47,7 @@ def slow_driver(answer: Answer) -> Problem | None:
         check="gpu-driver",
         what=f"nvidia-smi is slow{': persistence mode is off' * off}: it answered after {answer.seconds:.0f} s",
         means="without persistence mode every program loads the driver anew; NVLinks and processes were not looked at",
-        verdict=Verdict.WATCH,
+        verdict=Severity.WATCH,
         do="turn persistence mode on" if off else "turn persistence mode on, where it is off",
         command="inv setup --settings --hosts {ranks}",
         unfit=False,
@@ -64,7 +64,7 @@ def driver_hangs(answer: Answer, about: About) -> Problem:
     )
     stuck = ", and its process cannot be ended" if answer.stuck else ""
     return problem(
-        "gpu-driver", f"nvidia-smi did not answer within {answer.seconds:.0f} s{stuck}", means, Verdict.REBOOT
+        "gpu-driver", f"nvidia-smi did not answer within {answer.seconds:.0f} s{stuck}", means, Severity.REBOOT
     )
 
 
@@ -98,7 +98,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
         Problem(
             check="gpu-count",
             what=f"GPU {i} is divided (MIG)",
-            verdict=Verdict.RESTART_JOB,
+            verdict=Severity.RESTART_JOB,
             means="a rank would get a part of a GPU",
             do="make it whole",
             command="inv run --hosts {ranks} --sudo -- nvidia-smi -mig 0",
@@ -108,11 +108,11 @@ def count_problems(log: str, about: About) -> list[Problem]:
     ]
     if expected is not None and number < expected:
         problems.append(
-            problem("gpu-count", f"{counted(number, 'GPU')}, its type has {expected}", "a GPU is lost", Verdict.REBOOT)
+            problem("gpu-count", f"{counted(number, 'GPU')}, its type has {expected}", "a GPU is lost", Severity.REBOOT)
         )
     elif number < about.gpus_on_bus:
         what = f"{counted(number, 'GPU')}, the PCI bus has {about.gpus_on_bus}"
-        problems.append(problem("gpu-count", what, "the driver lost a GPU", Verdict.REBOOT))
+        problems.append(problem("gpu-count", what, "the driver lost a GPU", Severity.REBOOT))
     elif failure_of_smi(None, beside_report(log)):
         return problems  # a GPU that the driver could not open is not listed: gpu-driver names it
     elif number != about.host.slots > 0:  # a master of 0 slots trains on none of its GPUs
@@ -122,7 +122,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
                 what=f"{counted(number, 'GPU')}, but slots={about.host.slots} in the hostfile",
                 means="ranks would share a GPU, or GPUs would idle",
                 do=f"say slots={number} there",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 command="edit the hosts file, then: inv health --hosts {ranks}",
             )
         )
@@ -138,7 +138,7 @@ def answer_problems(log: str, about: About) -> list[Problem]:
         problems.append(fault.problem("gpu-driver", f"nvidia-smi: {line}"[:160]))
     elif missing:
         what = f"nvidia-smi reports {attached(log) - missing} of {counted(attached(log), 'GPU')}"
-        problems.append(problem("gpu-driver", what, "the driver lost contact with the others", Verdict.REBOOT))
+        problems.append(problem("gpu-driver", what, "the driver lost contact with the others", Severity.REBOOT))
     return problems
 
 
@@ -156,7 +156,7 @@ def _silent_gpu(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Report a GPU if the driver writes into its fields that it gets no answer."""
     if silent := silent_field(gpu):
         field, words, verdict = silent
-        means = "it takes no work before that" if verdict is Verdict.RESET_GPU else "the driver lost contact with it"
+        means = "it takes no work before that" if verdict is Severity.RESET_GPU else "the driver lost contact with it"
         yield problem("gpu-driver", f"GPU {i} does not tell its {field}: {words}", means, verdict)
     must(gpu, "temperature/gpu_temp")
     one_of(_power(gpu), "power_draw", "instant_power_draw", "average_power_draw")
@@ -180,7 +180,7 @@ def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     why = dict.fromkeys(said for name, said in SLOWED_BY.items() if (reasons[name][0].text or "").strip() == "Active")
     if why:
         what = f"GPU {i}: slowed down by {', '.join(why)}"
-        yield problem("gpu-throttle", what, "all ranks wait for the slowest", Verdict.WATCH, unfit=False)
+        yield problem("gpu-throttle", what, "all ranks wait for the slowest", Severity.WATCH, unfit=False)
 
 
 @each_gpu
@@ -208,7 +208,7 @@ def temperature_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
         if memory is not None and most is not None and memory >= most:
             hot = f"memory at {memory:.0f} C, its limit"
     if hot:
-        yield problem("gpu-temperature", f"GPU {i}: {hot}", "its cooling fails", Verdict.REPLACE)
+        yield problem("gpu-temperature", f"GPU {i}: {hot}", "its cooling fails", Severity.REPLACE)
 
 
 def _tells_memory_heat(heat: Gpu) -> bool:
@@ -234,7 +234,7 @@ def power_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
             means="all ranks wait for the slowest",
             do="give it its default back",
             unfit=False,
-            verdict=Verdict.WATCH,
+            verdict=Severity.WATCH,
             command=f"inv run --hosts {{ranks}} --sudo -- nvidia-smi -pl {usual:.0f}",
         )
 
@@ -248,7 +248,7 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
             check="gpu-persistence",
             what="persistence mode is off",
             unfit=False,
-            verdict=Verdict.WATCH,
+            verdict=Severity.WATCH,
             means="the driver is loaded anew by every process",
             do="turn it on",
             command="inv run --hosts {ranks} --sudo -- nvidia-smi -pm 1",
@@ -265,7 +265,7 @@ def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
             check="gpu-fabric",
             what=f"GPU {i} has not joined the NVSwitch fabric: {state}, {status}",
             means="CUDA will refuse to start (error 802)",
-            verdict=Verdict.REBOOT,
+            verdict=Severity.REBOOT,
             do="restart the fabric manager",
             command="inv run --hosts {ranks} --sudo -- systemctl restart nvidia-fabricmanager",
         )
@@ -279,11 +279,11 @@ def ecc_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     bad = sum(number(must(now, name)) for name in names)
     if bad:
         what = f"GPU {i}: {bad} uncorrectable memory errors"
-        yield problem("gpu-ecc", what, "results may be wrong", Verdict.RESET_GPU)
+        yield problem("gpu-ecc", what, "results may be wrong", Severity.RESET_GPU)
     if "sram_uncorrectable_parity" in names:
         is_over = must(errors, "aggregate/sram_threshold_exceeded") == "Yes"
     if is_over or text(errors, "unrepairable_memory") == "Yes":
-        yield problem("gpu-ecc", f"GPU {i}: its memory is beyond repair", "errors will come back", Verdict.REPLACE)
+        yield problem("gpu-ecc", f"GPU {i}: its memory is beyond repair", "errors will come back", Severity.REPLACE)
 
 
 def _ecc_counters(now: Gpu) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Report page retirements and row remaps that wait for a reset, or for which no reserve is left."""
     if told(gpu, "remapped_rows", "remapped_row_failure") == "Yes":
         what = f"GPU {i}: a memory row could not be remapped"
-        yield problem("gpu-repair", what, "the GPU has no reserve left", Verdict.REPLACE)
+        yield problem("gpu-repair", what, "the GPU has no reserve left", Severity.REPLACE)
     pending = {field: told(gpu, "retired_pages", field) for field in ("pending_retirement", "pending_blacklist")}
     pending["remapped_row_pending"] = told(gpu, "remapped_rows", "remapped_row_pending")
     if any(has(gpu, f"ecc_errors/{field}") for field in REPAIRS):
@@ -308,16 +308,16 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     waits = [PENDING[field] for field in PENDING if pending.get(field) == "Yes"]
     if waits:
         what = f"GPU {i}: a {waits[0]} is pending"
-        yield problem("gpu-repair", what, "it becomes active at a reset", Verdict.RESET_GPU)
+        yield problem("gpu-repair", what, "it becomes active at a reset", Severity.RESET_GPU)
     kinds = ("multiple_single_bit_retirement", "double_bit_retirement")
     retired = sum(number(told(gpu, "retired_pages", f"{kind}/retired_count") or "N/A") for kind in kinds)
     if retired >= RETIRED_PAGES_MOST:
         limit = f"{RETIRED_PAGES_MOST} are NVIDIA's limit"
-        yield problem("gpu-repair", f"GPU {i}: {counted(retired, 'page')} retired", limit, Verdict.REPLACE)
+        yield problem("gpu-repair", f"GPU {i}: {counted(retired, 'page')} retired", limit, Severity.REPLACE)
     banks = told(gpu, "remapped_rows", "row_remapper_histogram/row_remapper_histogram_none")
     if number(banks or "N/A", "bank(s)"):
         what = f"GPU {i}: a memory bank has no spare rows left"
-        yield problem("gpu-repair", what, "its next fault cannot be repaired", Verdict.WATCH, unfit=False)
+        yield problem("gpu-repair", what, "its next fault cannot be repaired", Severity.WATCH, unfit=False)
 
 
 @each_gpu
@@ -331,7 +331,7 @@ def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
         told(gpu, "gpu_reset_status", "drain_and_reset_recommended"),
     )
     if "reboot" in asked.lower() or wants_reset:
-        verdict = Verdict.REBOOT if "reboot" in asked.lower() else Verdict.RESET_GPU
+        verdict = Severity.REBOOT if "reboot" in asked.lower() else Severity.RESET_GPU
         what = f"GPU {i}: the driver asks for: {asked or 'Reset'}"
         yield problem("gpu-recovery", what, "its own advice", verdict)
 

@@ -14,7 +14,7 @@ from cluster.health.verdict import Problem
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 Problems = Mapping[Host, Sequence[Problem]]
@@ -23,7 +23,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class QuickCheckRecord:
     """Record of one earlier quick check."""
 
     time: str  # UTC, ISO 8601
@@ -41,7 +41,7 @@ class Look:
         return float(host["uptime"]) if host and boot and host["boot"] == boot else None
 
 
-def read(answer: Answer | None) -> tuple[Look, ...]:
+def read(answer: Answer | None) -> tuple[QuickCheckRecord, ...]:
     """Return the checks that the master found, oldest first. Empty if the master gave no answer."""
     if answer is None or answer.status != "ok":
         return ()
@@ -49,10 +49,10 @@ def read(answer: Answer | None) -> tuple[Look, ...]:
     return tuple(look for look in looks if look is not None)
 
 
-def read_look(fields: Any) -> Look | None:
+def read_look(fields: Any) -> QuickCheckRecord | None:
     """Return a check from its file's JSON, None if the JSON is not valid. Unknown fields are ignored."""
     try:
-        look = Look(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))
+        look = QuickCheckRecord(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))
         datetime.datetime.fromisoformat(look.time)
         for host in look.hosts.values():
             float(host["uptime"]), str(host["boot"])
@@ -63,7 +63,7 @@ def read_look(fields: Any) -> Look | None:
 
 
 def write(
-    reach: Reach,
+    reach: Executor,
     cluster: Cluster,
     rung: str,
     problems: Problems,
@@ -75,7 +75,7 @@ def write(
         boots: each host's boot id, and the seconds since that boot.
     """
     now = datetime.datetime.now(datetime.UTC)
-    look = Look(
+    look = QuickCheckRecord(
         time=now.isoformat(timespec="seconds"),
         rung=rung,
         hosts={
@@ -108,7 +108,9 @@ def write_command(shared: str, folder: str, name: str) -> str:
     )
 
 
-def changes_since(looks: Sequence[Look], problems: Problems, when: str) -> tuple[Look | None, list[str]]:
+def changes_since(
+    looks: Sequence[QuickCheckRecord], problems: Problems, when: str
+) -> tuple[QuickCheckRecord | None, list[str]]:
     """Return the check that `when` means (`last`, or an age like 2h), and the changes from it to these problems."""
     look = _look_at(looks, when)
     if look is None:
@@ -133,7 +135,7 @@ def _changes(
     return [f"{word}  {fold(addresses)}  {what}" for (_, what), addresses in groups.items()]
 
 
-def _look_at(looks: Sequence[Look], when: str) -> Look | None:
+def _look_at(looks: Sequence[QuickCheckRecord], when: str) -> QuickCheckRecord | None:
     if when == "last":
         return looks[-1] if looks else None
     age = _AGE.fullmatch(when)

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 
 ACTION = {
-    Verdict.WATCH: ("look again after the next job", "inv health --hosts {ranks}"),
-    Verdict.RESTART_JOB: ("start the job again; look at its log if it ends so again", "inv jobs.resume last"),
-    Verdict.RESET_GPU: ("reset its GPUs while no job runs", "inv run --hosts {ranks} --sudo -- nvidia-smi --gpu-reset"),
-    Verdict.REBOOT: ("reboot it; replace it if that comes back", "inv run --hosts {ranks} --sudo -- reboot"),
-    Verdict.REPLACE: (
+    Severity.WATCH: ("look again after the next job", "inv health --hosts {ranks}"),
+    Severity.RESTART_JOB: ("start the job again; look at its log if it ends so again", "inv jobs.resume last"),
+    Severity.RESET_GPU: (
+        "reset its GPUs while no job runs",
+        "inv run --hosts {ranks} --sudo -- nvidia-smi --gpu-reset",
+    ),
+    Severity.REBOOT: ("reboot it; replace it if that comes back", "inv run --hosts {ranks} --sudo -- reboot"),
+    Severity.REPLACE: (
         "end the instance, its group starts another",
         "inv run --hosts {ranks} --sudo -- shutdown -h now",
     ),
-    Verdict.UNKNOWN: ("look it up in NVIDIA's Xid catalog", "inv run --hosts {ranks} --sudo -- 'dmesg | grep -i xid'"),
+    Severity.UNKNOWN: ("look it up in NVIDIA's Xid catalog", "inv run --hosts {ranks} --sudo -- 'dmesg | grep -i xid'"),
 }
 SOURCES: dict[str, Any] = json.loads(Path(__file__).with_name("faults.json").read_text())
 
@@ -28,7 +31,7 @@ class KnownFault:
     """Message of a tool or the kernel that shows a fault, with its meaning and remedy."""
 
     text: re.Pattern[str]
-    verdict: Verdict
+    verdict: Severity
     means: str
     code: int | None = None  # the tool's exit code that means the same
     do: str = ""  # replaces the usual action for the verdict
@@ -47,21 +50,21 @@ class KnownFault:
             verdict=self.verdict,
             do=self.do or do,
             command=self.command or command,
-            unfit=self.verdict.rank > Verdict.UNKNOWN.rank if given is None else given,
+            unfit=self.verdict.rank > Severity.UNKNOWN.rank if given is None else given,
         )
 
 
 def _faults(rows: list[dict[str, Any]]) -> tuple[KnownFault, ...]:
     return tuple(
-        KnownFault(**{**row, "text": re.compile(row["text"]), "verdict": Verdict(row["verdict"])}) for row in rows
+        KnownFault(**{**row, "text": re.compile(row["text"]), "verdict": Severity(row["verdict"])}) for row in rows
     )
 
 
 SMI_FAILURES = _faults(SOURCES["nvidia-smi"]["failures"])
-SILENT_FIELDS = {words: Verdict(verdict) for words, verdict in SOURCES["nvidia-smi"]["silent"].items()}
+SILENT_FIELDS = {words: Severity(verdict) for words, verdict in SOURCES["nvidia-smi"]["silent"].items()}
 ABSENT_FIELDS = frozenset(SOURCES["nvidia-smi"]["absent"])
 KERNEL_LINES = _faults(SOURCES["kernel"]["lines"])
-NVLINK_ERRORS = {kind: (Verdict(verdict), means) for kind, (verdict, means) in SOURCES["nvlink"]["errors"].items()}
+NVLINK_ERRORS = {kind: (Severity(verdict), means) for kind, (verdict, means) in SOURCES["nvlink"]["errors"].items()}
 
 
 def failure_of_smi(code: int | None, said: str) -> tuple[KnownFault, str] | None:
@@ -85,18 +88,18 @@ def codes_in(spans: str) -> list[int]:
 
 
 @functools.cache
-def xid_table() -> dict[int, tuple[Verdict, str]]:
+def xid_table() -> dict[int, tuple[Severity, str]]:
     """Return verdict and meaning of each Xid in NVIDIA's catalog. Codes that it lists as unused are left out."""
     table, found = SOURCES["xid"], {}
     for action, spans in table["actions"].items():
         for code in codes_in(spans):
             verdict = table["ours"].get(str(code), [table["verdicts"][action]])[0]
-            found[code] = (Verdict(verdict), table["means"].get(str(code), "an Xid that NVIDIA lists as unused"))
-    return {code: row for code, row in sorted(found.items()) if row[0] is not Verdict.UNKNOWN}
+            found[code] = (Severity(verdict), table["means"].get(str(code), "an Xid that NVIDIA lists as unused"))
+    return {code: row for code, row in sorted(found.items()) if row[0] is not Severity.UNKNOWN}
 
 
-def advice_of_154(words: str) -> Verdict:
+def advice_of_154(words: str) -> Severity:
     """Return the verdict for a recovery action of the driver, such as `Node Reboot Required`."""
     known = SOURCES["xid"]["advice"]["words"]
-    asked = [Verdict(known[word]) for word in known if word in words.lower()]
-    return max(asked, key=lambda v: v.rank, default=Verdict.UNKNOWN)
+    asked = [Severity(known[word]) for word in known if word in words.lower()]
+    return max(asked, key=lambda v: v.rank, default=Severity.UNKNOWN)

@@ -13,12 +13,12 @@ from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pa
 from cluster.health.questions import Answers, Question, put_questions, texts, value
 from cluster.health.quick_check import look_at_hosts
 from cluster.health.ranks.run_ranks import RanksRun, run_ranks
-from cluster.health.report import Report
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.report import HealthReport
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.kill.busy import not_measured, refuse_busy
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import options_on_hosts
 from cluster.ssh.program import ask, program
@@ -35,7 +35,7 @@ _NCCL = "ls /usr/local/cuda*/efa/test-cuda*/all_reduce_perf /opt/nccl-tests/buil
 _NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s", re.MULTILINE)
 
 
-def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
+def measure_network(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> HealthReport:
     """Measure pairs, then all-reduce, on hosts that are free. Raises ConfigError if a job is on them.
 
     Hosts that do not answer are left out of the pairs and reported. All-reduce runs only if all hosts are fit.
@@ -69,7 +69,7 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
     )
 
 
-def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict[Host, list[Problem]]:
+def _ssh_everywhere(reach: Executor, hosts: Sequence[Host], report: HealthReport) -> dict[Host, list[Problem]]:
     """Test SSH from every host to every other. Skip hosts whose SSH or links the quick level has reported."""
     limit_s = 30.0 + 2 * len(hosts)
 
@@ -91,7 +91,7 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
     return routes.node_problems(texts(answers, "all-ssh"), hosts, named)
 
 
-def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
+def measure_pairs(reach: Executor, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
     """Measure every pair of every round. The pairs of a round run at the same time."""
     pairs: list[Pair] = []
     for number, plan in enumerate(rounds(hosts)):
@@ -115,7 +115,7 @@ def _pair(a: Host, b: Host, said: Mapping[str, Any] | None, problem: str) -> Pai
     return Pair(a=a, b=b, to_b=said["to_peer"], to_a=said["from_peer"], latency_s=said["latency_s"])
 
 
-def _hardware(reach: Reach, hosts: Sequence[Host]) -> dict[Host, Answers]:
+def _hardware(reach: Executor, hosts: Sequence[Host]) -> dict[Host, Answers]:
     chains = [
         [Question(name="instance", limit_s=6, reading="instance")],
         [
@@ -141,7 +141,7 @@ def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
 
 
 def _reduce(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
 ) -> tuple[list[str], list[Problem]]:
     """Measure all-reduce by size and compare it with the baseline. Return lines to print and problems of all hosts."""
     first = hardware.get(next((h for h in hosts if h.slots > 0), cluster.master), {})
@@ -208,7 +208,7 @@ def _failed(ran: RanksRun) -> Problem:
         check="all-reduce",
         what=f"it failed: {ran.cause.text}"[:150],
         means="a training would fail so as well",
-        verdict=Verdict.RESTART_JOB,
+        verdict=Severity.RESTART_JOB,
         do="mend what it names, then look again",
         command="inv health --net",
     )
@@ -219,7 +219,7 @@ def _fell(what: str) -> Problem:
         check="all-reduce",
         what=what,
         means=f"under {DROP_SHARE:.0%} of what this very kind of cluster does",
-        verdict=Verdict.WATCH,
+        verdict=Severity.WATCH,
         do="look for what changed; the pairs above name a slow host",
         unfit=False,
         command="inv health --since 1d",

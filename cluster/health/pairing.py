@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 
 SLOW_SHARE = 0.5  # of the median of all pairs: below it a host or link is reported; ours
@@ -74,7 +74,7 @@ def _slow_host(best: float, usual: float) -> Problem:
         check="pairs",
         what=what,
         means="every all-reduce waits for it",
-        verdict=Verdict.REPLACE,
+        verdict=Severity.REPLACE,
         do="see its card's errors; replace it if there is nothing to mend",
         command="inv run --hosts {ranks} -- 'ip -s link; tc qdisc'",
     )
@@ -85,7 +85,7 @@ def _slow_link(pair: Pair, other: Host, usual: float) -> Problem:
     return Problem(
         check="pairs",
         what=f"with {other} {why}, with others it is well",
-        verdict=Verdict.WATCH,
+        verdict=Severity.WATCH,
         means="the way between these two is bad",
         do="measure again; look at what is between them",
         unfit=False,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from cluster.health.check import About
 from cluster.health.smi import Gpu, gpus, must, number, part, problem
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 from cluster.terminal import counted
 
@@ -22,10 +22,10 @@ def pcie_problems(log: str, about: About) -> list[Problem]:
         width, usual = _lanes(gpu), most[must(gpu, "product_name")]
         speed, fastest = (number(must(_link(gpu), f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
         if width < usual:
-            problems.append(problem("gpu-pcie", f"GPU {i}: {width} of {usual} PCIe lanes", MEANS, Verdict.REBOOT))
+            problems.append(problem("gpu-pcie", f"GPU {i}: {width} of {usual} PCIe lanes", MEANS, Severity.REBOOT))
         elif speed < fastest and must(gpu, "performance_state") == "P0":
             what = f"GPU {i}: PCIe generation {speed} of {fastest} under load"
-            problems.append(problem("gpu-pcie", what, MEANS, Verdict.REBOOT, unfit=False))
+            problems.append(problem("gpu-pcie", what, MEANS, Severity.REBOOT, unfit=False))
     return problems
 
 
@@ -55,7 +55,7 @@ def lane_problems(lanes: Mapping[Host, Mapping[str, int]]) -> dict[Host, list[Pr
             if width < most:
                 who = f"{counts[most]} of {counted(counts.total(), 'host')}"
                 what = f"{width} PCIe lanes for its GPUs ({kind}); {who} have {most}"
-                found.setdefault(host, []).append(problem("gpu-pcie", what, MEANS, Verdict.REBOOT))
+                found.setdefault(host, []).append(problem("gpu-pcie", what, MEANS, Severity.REBOOT))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from cluster.health.check import About, Answer
 from cluster.health.known_faults import ACTION
 from cluster.health.system import NETWORK
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 
 FULL_SHARE, NEARLY_FULL_SHARE = 0.98, 0.90  # of blocks or inodes; ours: a checkpoint must still fit
 LEAST_BYTES = 256 << 20  # ours: less than this is full, whatever the share
@@ -44,7 +44,7 @@ def place_problems(text: str, about: About) -> list[Problem]:
                 what=f"{path} is not there",
                 means="data and jobs are kept there",
                 do="mount it",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 command=f"inv run --hosts {{ranks}} --sudo -- mount {path}",
             )
         ]
@@ -58,7 +58,7 @@ def place_problems(text: str, about: About) -> list[Problem]:
                 check="mounts",
                 what=f"{path}: a file written there: {said['error'].lower()}",
                 means="jobs cannot write there",
-                verdict=Verdict.REBOOT if is_system else Verdict.RESTART_JOB,
+                verdict=Severity.REBOOT if is_system else Severity.RESTART_JOB,
                 do="see why; reboot it, replace it if that comes back" if is_system else "mount it anew, writable",
                 command=look if is_system else f"inv run --hosts {{ranks}} --sudo -- mount -o remount,rw {path}",
             )
@@ -68,7 +68,7 @@ def place_problems(text: str, about: About) -> list[Problem]:
             check="mounts",
             what=trouble,
             means="another user can replace what you keep there",
-            verdict=Verdict.WATCH,
+            verdict=Severity.WATCH,
             do="let root own it",
             command=f"inv run --hosts 0 --sudo -- 'ls -ld {trouble.split()[0]}; {trouble.rpartition(': ')[2]}'",
             unfit=False,
@@ -95,7 +95,7 @@ def place_hangs(answer: Answer, about: About, path: str) -> Problem:
             check="mounts",
             what=hangs,
             means="whatever touches it waits for ever",
-            verdict=Verdict.REBOOT if answer.stuck else Verdict.RESTART_JOB,
+            verdict=Severity.REBOOT if answer.stuck else Severity.RESTART_JOB,
             do="detach it and mount it again; reboot if that hangs too",
             command=f"inv run --hosts {{ranks}} --sudo -- 'umount -lf {path} && mount {path}'",
         )
@@ -104,14 +104,14 @@ def place_hangs(answer: Answer, about: About, path: str) -> Problem:
             check="mounts",
             what=f"{path} is slow: a file was not written within {answer.seconds:.0f} s, while its disk works",
             means="checkpoints and logs take long there",
-            verdict=Verdict.WATCH,
+            verdict=Severity.WATCH,
             unfit=False,
             do="see what keeps its disk busy",
             command="inv run --hosts {ranks} -- 'uptime; cat /proc/pressure/io; ps -eo pid,stat,args | grep \" D\"'",
         )
-    do, command = ACTION[Verdict.REBOOT]
+    do, command = ACTION[Severity.REBOOT]
     means = "whatever touches it waits for ever"
-    return Problem(check="mounts", what=hangs, means=means, verdict=Verdict.REBOOT, do=do, command=command)
+    return Problem(check="mounts", what=hangs, means=means, verdict=Severity.REBOOT, do=do, command=command)
 
 
 def may_detach(path: str, mounts: str) -> bool:
@@ -137,7 +137,7 @@ def project_problems(text: str, about: About) -> list[Problem]:
                 check="project",
                 what=f"this project is not in {folder}",
                 means="no training starts there",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 do="bring it there; the start of a training does that by itself",
                 command="inv sync --hosts {ranks}",
             )
@@ -148,7 +148,7 @@ def project_problems(text: str, about: About) -> list[Problem]:
                 check="project",
                 what=f"there is no {folder}/.venv/bin/python",
                 means="no training starts there",
-                verdict=Verdict.RESTART_JOB,
+                verdict=Severity.RESTART_JOB,
                 do="install what the lock file says",
                 command="inv setup --hosts {ranks}",
             )
@@ -174,7 +174,7 @@ def _space_problem(path: str, said: dict[str, Any]) -> Problem | None:
         check="space",
         what=f"{path} is {'full' if full else 'nearly full'}: {of} used, {_human(free)} free",
         means="checkpoints and logs fail" if full else "checkpoints and logs may fail soon",
-        verdict=Verdict.RESTART_JOB if full else Verdict.WATCH,
+        verdict=Severity.RESTART_JOB if full else Severity.WATCH,
         unfit=full,
         do="make room",
         command=f"inv run --hosts {{ranks}} --sudo -- 'du -xh -d2 {path} | sort -h | tail -5'",

@@ -8,11 +8,11 @@ from cluster.health import checks, history
 from cluster.health.check import finding_on
 from cluster.health.questions import SMI_S, Answers, Question, put_questions, quick_questions
 from cluster.health.quick_check import about_host
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 from cluster.health.xid import HANGS
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 GLANCE_S = 5.0  # limit for a host to answer all questions
@@ -22,24 +22,24 @@ _HERE = Host(rank=-1, address="localhost", slots=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class HealthIssue:
     """Reason why a host must not train."""
 
     why: str
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: Severity = Severity.UNKNOWN
 
     @property
     def must_go(self) -> bool:
         """Return True if only another machine helps."""
-        return self.verdict is Verdict.REPLACE
+        return self.verdict is Severity.REPLACE
 
     @property
     def is_its_own(self) -> bool:
         """Return True if the machine itself must be repaired, not its jobs or mounts."""
-        return self.verdict.rank > Verdict.RESTART_JOB.rank
+        return self.verdict.rank > Severity.RESTART_JOB.rank
 
 
-def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> dict[str, Sight]:
+def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> dict[str, HealthIssue]:
     """Return those of these hosts that must not train, by address. A host that times out twice is one of them.
 
     Runs on the master. The questions cover the GPUs' driver, the kernel log, memory, devices and the folders. Checks
@@ -53,13 +53,13 @@ def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> di
         project=str(shared),
         is_shared=is_shared,
     )
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         return in_two_looks(lambda some, patient: _look(reach, cluster, some, patient=patient), hosts)
 
 
 def in_two_looks(
-    look: Callable[[Sequence[Host], bool], Mapping[str, Sight | None]], hosts: Sequence[Host]
-) -> dict[str, Sight]:
+    look: Callable[[Sequence[Host], bool], Mapping[str, HealthIssue | None]], hosts: Sequence[Host]
+) -> dict[str, HealthIssue]:
     """Return the reasons of two rounds, by address.
 
     Hosts that may only have been slow in the first round (None) are checked again, with more patience.
@@ -67,10 +67,10 @@ def in_two_looks(
     first = look(hosts, False)
     late = [h for h in hosts if h.address in first and first[h.address] is None]
     seen = {a: sight for a, sight in first.items() if sight} | dict(look(late, True) if late else {})
-    return {a: sight or Sight(why="did not answer in time, asked twice") for a, sight in seen.items()}
+    return {a: sight or HealthIssue(why="did not answer in time, asked twice") for a, sight in seen.items()}
 
 
-def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, patient: bool) -> dict[str, Sight | None]:
+def _look(reach: Executor, cluster: Cluster, hosts: Sequence[Host], *, patient: bool) -> dict[str, HealthIssue | None]:
     """Return the reason for each host that must not train, None for a host that may only have been too slow.
 
     Args:
@@ -80,7 +80,7 @@ def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, patient: boo
     limits = Limits(connect_s=3, total_s=GLANCE_S + more_s)
     answers, silent = put_questions(reach, (_HERE, *hosts), lambda h: _questions(cluster, h, more_s), limits=limits)
     past = history.read(answers.get(_HERE, {}).get("history"))
-    seen: dict[str, Sight | None] = {h.address: None for h in hosts if h in silent}
+    seen: dict[str, HealthIssue | None] = {h.address: None for h in hosts if h in silent}
     for host in hosts:
         if host not in silent:
             problems = _problems(cluster, host, answers[host], past)
@@ -89,13 +89,13 @@ def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, patient: boo
                 continue
             unfit = sorted((p for p in problems if p.unfit), key=lambda p: p.verdict.rank)
             if unfit:
-                seen[host.address] = Sight(why=unfit[-1].what, verdict=unfit[-1].verdict)
+                seen[host.address] = HealthIssue(why=unfit[-1].what, verdict=unfit[-1].verdict)
             elif any(a.status in ("timeout", "damaged") for a in answers[host].values()):
                 seen[host.address] = None
     return seen
 
 
-def _problems(cluster: Cluster, host: Host, mine: Answers, past: Sequence[history.Look]) -> list[Problem]:
+def _problems(cluster: Cluster, host: Host, mine: Answers, past: Sequence[history.QuickCheckRecord]) -> list[Problem]:
     about = about_host(cluster, host, mine, {}, past)
     found = [p for c in checks.quick_checks(cluster.shared) for p in finding_on(c, mine, about).problems]
     return [*found, *checks.driver_missing(mine, about)]

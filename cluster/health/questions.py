@@ -18,13 +18,13 @@ from cluster.health.gpu import SLOW_S
 from cluster.health.line_count import COUNT_LINES
 from cluster.health.onhost.owner import RECORDS_S
 from cluster.health.onhost.peers import REACH_S, loses_large_frames
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.state import OVER
 from cluster.recovery.host_failures import FILES, FOLDER
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.launcher import launcher
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import options_on_hosts
@@ -215,7 +215,7 @@ def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
 
 
 def put_questions(
-    reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Question]]], *, limits: Limits
+    reach: Executor, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Question]]], *, limits: Limits
 ) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
     """Return each host's answers by question name, and a problem for each host that gave none.
 
@@ -252,7 +252,7 @@ def _with_mtu(silent: dict[Host, Problem], results: Mapping[Host, Result]) -> di
         check="answers",
         what="small packets get to it from here and full-size ones do not, so that SSH hangs",
         means="no training can start there",
-        verdict=Verdict.UNKNOWN,
+        verdict=Severity.UNKNOWN,
         do="compare the MTU of its card with that of the way to it",
         command="ip link; tracepath {addresses}",
     )
@@ -313,7 +313,7 @@ def silence_problem(result: Result) -> Problem:
         check="answers",
         what=what[:160],
         means="no training can start there",
-        verdict=Verdict.UNKNOWN,
+        verdict=Severity.UNKNOWN,
         do=do,
         command=command,
     )

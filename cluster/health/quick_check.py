@@ -11,18 +11,18 @@ from cluster.health import checks, compare, fabric, gpu, history, pcie, question
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.failed_before import failed_before, memory_of
 from cluster.health.questions import Answers, put_questions, texts, value
-from cluster.health.report import Report
+from cluster.health.report import HealthReport
 from cluster.health.verdict import Problem, unknown
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 LIMITS = Limits(connect_s=5, total_s=60)
 _GPU_FAMILIES = "gp"  # first letters of EC2's families of types with NVIDIA GPUs
 
 
-def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
+def look_at_hosts(reach: Executor, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> HealthReport:
     """Check these hosts and return the report. This is safe while a training runs. A silent host is a problem, too.
 
     The master is always asked, because it checks the others' SSH and clocks and has the records of jobs.
@@ -52,7 +52,7 @@ def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep
     memory = memory_of(answers.get(cluster.master, {}))
     for host, before in failed_before(memory, hosts).items():
         problems[host] += before
-    report = Report(
+    report = HealthReport(
         rung="quick",
         problems={h: tuple(problems[h]) for h in hosts},
         findings={h: findings.get(h, {}) for h in hosts},
@@ -68,7 +68,9 @@ def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep
     return replace(report, notes=(*report.notes, f"this look is not in the history: {why_not}")) if why_not else report
 
 
-def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.Look]) -> About:
+def about_host(
+    cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.QuickCheckRecord]
+) -> About:
     """Return the facts about a host that judges need besides an answer."""
     bus, name = value(mine.get("devices"), {}), value(mine.get("instance"), {}).get("instance-type")
     boot_id, _ = boot_of(mine)

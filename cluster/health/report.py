@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.health.check import Finding
-from cluster.health.history import Look
+from cluster.health.history import QuickCheckRecord
 from cluster.health.verdict import Problem
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -19,14 +19,14 @@ MOST_SEEN = 2  # different texts that a group prints before it counts the rest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class HealthReport:
     """Result of a health check on each host. A host without problems is fit."""
 
     rung: str
     problems: Mapping[Host, tuple[Problem, ...]]
     findings: Mapping[Host, Mapping[str, Finding]]  # per check, also those that are well
     seconds: float
-    before: Sequence[Look] = ()  # earlier checks, oldest first
+    before: Sequence[QuickCheckRecord] = ()  # earlier checks, oldest first
     notes: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()  # lines of numbers, for rungs that measure
 

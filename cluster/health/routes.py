@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cluster.health.verdict import Problem, Verdict, unknown
+from cluster.health.verdict import Problem, Severity, unknown
 from cluster.hosts import Host
 from cluster.terminal import counted
 
@@ -70,7 +70,7 @@ def _lossy(said: Mapping[Host, Mapping[str, Any]], known: Mapping[str, Host], na
                 what=f"packets between it and {_some([h.address for h in others])} get lost: "
                 f"{counted(count[worst], 'packet')} had to be sent again",
                 means="connections stall for seconds, and all-reduce with them",
-                verdict=Verdict.WATCH,
+                verdict=Severity.WATCH,
                 do="look again; if it stays, see its card's errors, and replace it",
                 command="inv run --hosts {ranks} -- 'ip -s link; nstat -az TcpRetransSegs'",
                 unfit=False,
@@ -85,7 +85,7 @@ def _no_way(others: list[Host], why: str) -> Problem:
         check="links",
         what=f"no TCP between it and {_some([h.address for h in others])}: {why}",
         means="ranks there cannot exchange data: MPI hangs",
-        verdict=Verdict.RESTART_JOB,
+        verdict=Severity.RESTART_JOB,
         do="compare routes and firewalls of both ends",
         command="inv run --hosts {ranks} -- 'ip route; ip rule'",
     )
@@ -123,7 +123,7 @@ def _no_ssh(addresses: list[str], why: str) -> Problem:
         check="ssh",
         what=f"it cannot ssh to {_some(addresses)}: {why[:80]}",
         means="mpirun starts ranks from the master, but whoever goes from node to node fails",
-        verdict=Verdict.WATCH,
+        verdict=Severity.WATCH,
         unfit=False,
         do=do,
         command=command,

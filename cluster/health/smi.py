@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from cluster.health.check import TROUBLE, About, Judge, PartlyRead
 from cluster.health.known_faults import ABSENT_FIELDS, ACTION, SILENT_FIELDS
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.terminal import counted
 
 Gpu = ElementTree.Element
@@ -54,7 +54,7 @@ def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
     yield from enumerate(found)
 
 
-def silent_field(gpu: Gpu) -> tuple[str, str, Verdict] | None:
+def silent_field(gpu: Gpu) -> tuple[str, str, Severity] | None:
     """Return a field in which a GPU does not answer the driver, its text, and its verdict. Temperature comes first."""
     told = [(field.tag, (field.text or "").strip()) for field in gpu.iter()]
     silent = [
@@ -151,7 +151,7 @@ def _is_no_value(said: str) -> bool:
     return unbracketed(said) in ABSENT_FIELDS or unbracketed(said) in SILENT_FIELDS
 
 
-def problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:
+def problem(check: str, what: str, means: str, verdict: Severity, *, unfit: bool = True) -> Problem:
     """Return a problem with the usual action for its verdict."""
     do, command = ACTION[verdict]
     return Problem(check=check, what=what, means=means, verdict=verdict, do=do, command=command, unfit=unfit)

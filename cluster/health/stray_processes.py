@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.health.check import About, PartlyRead
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.ssh.onhost.telling_line import telling_line
 
 _ROW = re.compile(r"\s*\d+\s*,[^,]+$")
@@ -42,7 +42,7 @@ def stray_problems(text: str, about: About) -> list[Problem]:
                     what=f"process {p['pid']} hangs in the kernel: {name}",
                     unfit=False,
                     means="it waits for a disk, a mount or a driver that does not answer",
-                    verdict=Verdict.WATCH,
+                    verdict=Severity.WATCH,
                     do="see what it waits for",
                     command=f"inv run --hosts {{ranks}} --sudo -- cat /proc/{p['pid']}/stack",
                 )
@@ -54,7 +54,7 @@ def stray_problems(text: str, about: About) -> list[Problem]:
                     check="strays",
                     what=f"process {p['pid']} {owner.whose} keeps a core busy: {name}",
                     means="ranks wait for the core it takes",
-                    verdict=Verdict.WATCH,
+                    verdict=Severity.WATCH,
                     unfit=False,
                     do=owner.do,
                     command=owner.command,
@@ -82,7 +82,7 @@ def gpu_stray_problems(text: str, about: About) -> list[Problem]:
                 check="strays",
                 what=f"process {pid} {owner.whose} holds {memory} of a GPU: {who['command'][:40] or '?'}",
                 means="a training may find too little memory there",
-                verdict=Verdict.RESTART_JOB if owner.may_end else Verdict.WATCH,
+                verdict=Severity.RESTART_JOB if owner.may_end else Severity.WATCH,
                 unfit=owner.may_end,
                 do=owner.do,
                 command=owner.command,

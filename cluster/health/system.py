@@ -6,7 +6,7 @@ import re
 
 from cluster.health.check import About
 from cluster.health.line_count import counted_lines
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.terminal import counted
 
 MEMORY_LEAST_SHARE, MEMORY_LOW_SHARE = 0.03, 0.10  # MemAvailable; ours
@@ -33,7 +33,7 @@ def memory_problems(text: str, about: About) -> list[Problem]:
                 **do,
                 means="a training may be ended for lack of it",
                 unfit=share < MEMORY_LEAST_SHARE,
-                verdict=Verdict.RESTART_JOB if share < MEMORY_LEAST_SHARE else Verdict.WATCH,
+                verdict=Severity.RESTART_JOB if share < MEMORY_LEAST_SHARE else Severity.WATCH,
             )
         ]
     full = re.search(r"^full avg10=([\d.]+)", files.get("/proc/pressure/memory", ""), re.MULTILINE)
@@ -44,7 +44,7 @@ def memory_problems(text: str, about: About) -> list[Problem]:
                 what=f"everything waited for memory {full[1]} % of the last 10 s",
                 unfit=False,
                 means="it runs many times slower",
-                verdict=Verdict.WATCH,
+                verdict=Severity.WATCH,
                 **do,
             )
         ]
@@ -71,7 +71,7 @@ def fstab_problems(text: str, about: About) -> list[Problem]:
         Problem(
             check="mounts",
             what=f"{path} is in /etc/fstab but not mounted",
-            verdict=Verdict.RESTART_JOB,
+            verdict=Severity.RESTART_JOB,
             means="what is written there stays on the root disk",
             do="mount it",
             command=f"inv run --hosts {{ranks}} --sudo -- mount {path}",
@@ -113,7 +113,7 @@ def time_problems(text: str, about: About) -> list[Problem]:
                 unfit=off_s > CLOCK_FAILS_S,
                 **fix,
                 means="times in logs and certificates do not fit",
-                verdict=Verdict.RESTART_JOB if off_s > CLOCK_FAILS_S else Verdict.WATCH,
+                verdict=Severity.RESTART_JOB if off_s > CLOCK_FAILS_S else Severity.WATCH,
             )
         ]
     return (
@@ -121,7 +121,7 @@ def time_problems(text: str, about: About) -> list[Problem]:
             Problem(
                 check="time-service",
                 what="nothing keeps its clock: no time source selected",
-                verdict=Verdict.WATCH,
+                verdict=Severity.WATCH,
                 means="it will drift away from the others",
                 unfit=False,
                 **fix,
@@ -141,7 +141,7 @@ def device_problems(text: str, about: About) -> list[Problem]:
                 check="devices",
                 what=f"{counted(said['gpus'], 'GPU')} on the PCI bus, its type has {about.instance.gpus}",
                 means="a GPU is lost",
-                verdict=Verdict.REBOOT,
+                verdict=Severity.REBOOT,
                 do="reboot it; replace it if that comes back",
                 command="inv run --hosts {ranks} --sudo -- reboot",
             )

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Verdict(enum.Enum):
+class Severity(enum.Enum):
     """Severity of a problem, by the cost of the remedy. The worst is last."""
 
     OK = "ok"
@@ -19,7 +19,7 @@ class Verdict(enum.Enum):
     @property
     def rank(self) -> int:
         """Return the severity as a number. Larger is worse."""
-        return list(Verdict).index(self)
+        return list(Severity).index(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Problem:
     check: str  # which check found it
     what: str  # what was seen
     means: str  # why that matters
-    verdict: Verdict
+    verdict: Severity
     do: str  # the next action, in words
     command: str = ""  # the action's command; {ranks} and {addresses} stand for those of the affected hosts
     unfit: bool = True  # the host must not train before the action is done
@@ -50,7 +50,7 @@ def unknown(check: str, what: str, *, means: str = "", command: str = "", unfit:
         check=check,
         what=what,
         means=means or "this check cannot say whether the host is well",
-        verdict=Verdict.UNKNOWN,
+        verdict=Severity.UNKNOWN,
         do="ask the host yourself",
         unfit=unfit,
         command=command or "inv run --hosts {ranks} -- uptime",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.health.check import About
 from cluster.health.known_faults import ACTION, KERNEL_LINES, SOURCES, KnownFault, advice_of_154, codes_in, xid_table
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Severity, Unreadable
 from cluster.terminal import counted
 
 COMMAND = (
@@ -27,7 +27,7 @@ _SAY_SEVERITY = frozenset(codes_in(SOURCES["xid"]["says_itself"]["codes"]))
 
 
 @dataclass(frozen=True)
-class Event:
+class XidEvent:
     """Xid event in the kernel log."""
 
     gpu: str  # PCI address
@@ -36,21 +36,21 @@ class Event:
     at_s: float | None  # since boot
 
 
-def read_events(log: str) -> list[Event]:
+def read_events(log: str) -> list[XidEvent]:
     """Return the Xid events of a kernel log. A card that fell off the bus without an Xid counts as Xid 79."""
     events = []
     for line in log.splitlines():
         stamp = _STAMP.match(line)
         at_s = float(stamp["s"]) if stamp else None
         if found := _EVENT.search(line):
-            events.append(Event(found["gpu"], int(found["code"]), found["text"], at_s))
+            events.append(XidEvent(found["gpu"], int(found["code"]), found["text"], at_s))
         elif _OFF_BUS.search(line):
             address = _ADDRESS.search(line)
-            events.append(Event(address[0] if address else "?", 79, line, at_s))
+            events.append(XidEvent(address[0] if address else "?", 79, line, at_s))
     return _without_doubles(events)
 
 
-def _without_doubles(events: list[Event]) -> list[Event]:
+def _without_doubles(events: list[XidEvent]) -> list[XidEvent]:
     """Return the events without the copy of a fall off the bus that has no address, if an Xid 79 reports one, too."""
     named = {e.gpu for e in events if e.code == 79 and e.gpu != "?"}
     return [e for e in events if not (e.code == 79 and e.gpu == "?" and named)]
@@ -83,27 +83,27 @@ def _counts(fault: KnownFault, line: str, log: str) -> bool:
     return float(stamp["s"]) > max(stamps) - RECENT_S
 
 
-def _xid_problems(events: list[Event], about: About) -> list[Problem]:
+def _xid_problems(events: list[XidEvent], about: About) -> list[Problem]:
     """Return a problem for each code and verdict. Of Xid 154's recovery advice only each GPU's last one counts."""
     last_advice = {e.gpu: e for e in events if e.code == 154}
-    groups: dict[tuple[int, Verdict, str], list[Event]] = {}
+    groups: dict[tuple[int, Severity, str], list[XidEvent]] = {}
     for i, event in enumerate(events):
         if event.code == 154 and event is not last_advice[event.gpu]:
             continue
         verdict, means = _judged(event)
-        if verdict is Verdict.RESET_GPU and _is_reset_later(events[i + 1 :], event.gpu):
-            verdict, means = Verdict.WATCH, f"{means}; since then the driver has withdrawn what it asked for"
+        if verdict is Severity.RESET_GPU and _is_reset_later(events[i + 1 :], event.gpu):
+            verdict, means = Severity.WATCH, f"{means}; since then the driver has withdrawn what it asked for"
         groups.setdefault((event.code, verdict, means), []).append(event)
     found = [_problem(code, verdict, means, of, about) for (code, verdict, means), of in groups.items()]
     return [problem for problem in found if problem]
 
 
-def _problem(code: int, verdict: Verdict, means: str, events: list[Event], about: About) -> Problem | None:
+def _problem(code: int, verdict: Severity, means: str, events: list[XidEvent], about: About) -> Problem | None:
     new = [e for e in events if about.seen_until_s is None or e.at_s is None or e.at_s > about.seen_until_s]
-    if verdict is Verdict.RESTART_JOB and not new:
+    if verdict is Severity.RESTART_JOB and not new:
         return None  # the job that it affected has ended
-    if verdict is Verdict.RESET_GPU and not new and about.needs_no_reset:
-        verdict, means = Verdict.WATCH, f"{means}; since then nothing waits for a reset any more"
+    if verdict is Severity.RESET_GPU and not new and about.needs_no_reset:
+        verdict, means = Severity.WATCH, f"{means}; since then nothing waits for a reset any more"
     where = ", ".join(dict.fromkeys(e.gpu for e in events))
     since = "" if about.seen_until_s is None else f", {len(new)} new since the last look"
     do, command = ACTION[verdict]
@@ -114,29 +114,29 @@ def _problem(code: int, verdict: Verdict, means: str, events: list[Event], about
         do=do,
         verdict=verdict,
         command=command,
-        unfit=verdict in (Verdict.RESET_GPU, Verdict.REBOOT, Verdict.REPLACE),
+        unfit=verdict in (Severity.RESET_GPU, Severity.REBOOT, Severity.REPLACE),
     )
 
 
-def _judged(event: Event) -> tuple[Verdict, str]:
+def _judged(event: XidEvent) -> tuple[Severity, str]:
     """Return the verdict and the meaning of an event: from its line if that has a severity, else from the table."""
     if event.code == 154:
         return _advice(event)
-    verdict, means = XIDS.get(event.code, (Verdict.UNKNOWN, "an Xid that our table does not have"))
+    verdict, means = XIDS.get(event.code, (Severity.UNKNOWN, "an Xid that our table does not have"))
     said = _SEVERITY.search(event.text) if event.code in _SAY_SEVERITY else None
     if said:
         severity = "Fatal" if said[1].lower() == "fatal" else "Nonfatal"
-        return Verdict(SOURCES["xid"]["says_itself"][severity]), f"{means}, {severity.lower()} by its own word"
+        return Severity(SOURCES["xid"]["says_itself"][severity]), f"{means}, {severity.lower()} by its own word"
     return verdict, means
 
 
-def _is_reset_later(events: list[Event], gpu: str) -> bool:
+def _is_reset_later(events: list[XidEvent], gpu: str) -> bool:
     """Return True if the driver's last advice for this GPU is None, because it was reset."""
     later = [e for e in events if e.code == 154 and e.gpu == gpu]
-    return bool(later) and _advice(later[-1])[0] is Verdict.WATCH
+    return bool(later) and _advice(later[-1])[0] is Severity.WATCH
 
 
-def _advice(event: Event) -> tuple[Verdict, str]:
+def _advice(event: XidEvent) -> tuple[Severity, str]:
     """Return the verdict of an Xid 154, whose text has the recovery action.
 
     Example: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`.
@@ -153,13 +153,13 @@ def _switch_problems(log: str) -> list[Problem]:
         if found:
             fatal = found["text"].startswith("Fatal")
             name, means = SOURCES["nvlink"]["switch"]["Fatal" if fatal else ""]
-            do, command = ACTION[Verdict(name)]
+            do, command = ACTION[Severity(name)]
             problems.append(
                 Problem(
                     check="xid",
                     what=f"SXid {found['code']} on NVSwitch {found['gpu']}: {found['text'][:60]}",
                     means=means,
-                    verdict=Verdict(name),
+                    verdict=Severity(name),
                     do=do,
                     command=command,
                     unfit=fatal,

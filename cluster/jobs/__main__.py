@@ -18,10 +18,10 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.log_connection import START
-from cluster.jobs.log_filter import Choice
+from cluster.jobs.log_filter import LineFilter
 from cluster.jobs.master import follow
 from cluster.jobs.occupancy import may_hold
-from cluster.jobs.record import DamagedRecord, Job, JobPaths, Records, jobs_folder, require_own
+from cluster.jobs.record import DamagedRecord, Job, JobPaths, JobRecords, jobs_folder, require_own
 from cluster.jobs.records import find, read_all, read_going, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
@@ -138,7 +138,7 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     return dataclasses.asdict(view(paths))
 
 
-def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
+def _listed(folder: Path, read: Callable[[Path], JobRecords]) -> dict[str, Any]:
     records = read(folder)
     views, damaged = view_all(folder, records)
     return {
@@ -160,7 +160,7 @@ def _listed(folder: Path, read: Callable[[Path], Records]) -> dict[str, Any]:
 
 
 def _logs(paths: JobPaths, asked: argparse.Namespace) -> int:
-    choice = Choice(grep=asked.grep, errors=asked.errors)
+    choice = LineFilter(grep=asked.grep, errors=asked.errors)
     start = follow.start_of(paths, since_s=asked.since, attempt=asked.attempt, last=asked.last)
     if asked.start:
         attempt, _, position = asked.start.partition(":")

@@ -15,7 +15,7 @@ from cluster.jobs.host_queue import WHOLE
 from cluster.jobs.onhost.claim import WAIT_S, Claim
 from cluster.jobs.record import FOLDER_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG, Job
 from cluster.launch.mpirun import SLOTS, with_variables
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut
@@ -50,7 +50,7 @@ def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> Job:
     tags = {JOB_TAG: job.id, FOLDER_TAG: str(folder), HOLDS_TAG: HOLDS_HOST}
     limits = Limits(total_s=WAIT_S + _ANSWER_S)
     try:
-        with Reach(cluster_of_job(job.hosts, job.id)) as reach:
+        with Executor(cluster_of_job(job.hosts, job.id)) as reach:
             results, answers = ask(reach, job.hosts, sent, lambda h: [h.address], environment=tags, limits=limits)
         _refuse_taken(job, {h.address: said["taken_by"] for h, said in answers.items() if said["taken_by"]})
         if unanswered := {h: r for h, r in results.items() if not r.ok}:
@@ -106,7 +106,9 @@ class Claimed:
         return f"{self.name} (user {self.user})"
 
 
-def claims_on(reach: Reach, hosts: Sequence[Host], besides: str = "") -> tuple[dict[Host, tuple[Claimed, ...]], FanOut]:
+def claims_on(
+    reach: Executor, hosts: Sequence[Host], besides: str = ""
+) -> tuple[dict[Host, tuple[Claimed, ...]], FanOut]:
     """Return the valid claims on each host that answers, and each host's result.
 
     besides: a job whose claims do not count.
@@ -123,7 +125,7 @@ def taken_by_others(hosts: Sequence[Host], job: Job) -> dict[str, str]:
     """
     if not hosts:
         return {}
-    with Reach(cluster_of_job(hosts, job.id)) as reach:
+    with Executor(cluster_of_job(hosts, job.id)) as reach:
         found, _ = claims_on(reach, hosts, besides=job.id)
     return {h.address: f"is taken by {by}" for h, claims in found.items() if (by := in_the_way(job, h, claims))}
 

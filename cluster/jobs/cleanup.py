@@ -11,7 +11,7 @@ from cluster.jobs.record import ATTEMPT_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG
 from cluster.launch.mpirun import session_folders
 from cluster.ssh import tagged_processes
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.launcher import launcher
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
@@ -23,7 +23,7 @@ _HERE = Host(rank=-1, address="localhost", slots=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class CleanupResult:
     """Result of a cleanup: what is left of a job's processes, with their hosts."""
 
     processes: tuple[str, ...] = ()  # processes that could not be ended
@@ -37,7 +37,7 @@ class Swept:
 
 def sweep(
     hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None, *, keeps_hosts: bool = False
-) -> Swept:
+) -> CleanupResult:
     """End the processes with the job's id on these hosts and on this one. Remove its files in memory and in /tmp.
 
     attempt: only this attempt's processes. keeps_hosts: keep the hosts' claims.
@@ -52,7 +52,7 @@ def sweep(
     if again := [h for h, r in results.items() if where.may_be_gone(_reason(r))]:
         results |= on_all(again, job_id, script, limits)
     unanswered = [(h, why) for h, r in results.items() if (why := trouble(r)) and not where.is_gone(_reason(r))]
-    return Swept(
+    return CleanupResult(
         processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
         unanswered=tuple(f"{h}: {why}" for h, why in unanswered),
     )
@@ -62,7 +62,7 @@ def let_go(hosts: Sequence[Host], job_id: str) -> None:
     """Release the job's claims on these hosts. Its other processes keep running, and unreachable hosts are ignored."""
     if hosts:
         script = tagged_processes.end_script(JOB_TAG, job_id, 1, _HOLDS)
-        with Reach(cluster_of_job(hosts, job_id)) as reach:
+        with Executor(cluster_of_job(hosts, job_id)) as reach:
             reach.run(hosts, script, limits=Limits(connect_s=5, total_s=20))
 
 
@@ -92,5 +92,5 @@ def cluster_of_job(hosts: Sequence[Host], job_id: str) -> Cluster:
 def on_all(hosts: Iterable[Host], job_id: str, script: str, limits: Limits) -> FanOut:
     """Run a script on these hosts and on this one. Return the results."""
     reached = (_HERE, *(h for h in hosts if not h.is_local))
-    with Reach(cluster_of_job(reached, job_id)) as reach:
+    with Executor(cluster_of_job(reached, job_id)) as reach:
         return reach.run(reached, marked(script), limits=limits)

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.claim import Claimed, claims_on
-from cluster.jobs.client.client import Listing
+from cluster.jobs.client.client import JobListing
 from cluster.jobs.host_queue import Waiting
-from cluster.jobs.occupancy import Holder, hosts_free_for, queue
+from cluster.jobs.occupancy import HoldingJob, hosts_free_for, queue
 from cluster.jobs.spec import JobSpec
 from cluster.launch.mpirun import hosts_for
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 
-def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, spec: JobSpec, resumed: str = "") -> JobSpec:
+def on_free_slots(reach: Executor, cluster: Cluster, listing: JobListing, spec: JobSpec, resumed: str = "") -> JobSpec:
     """Return the request on those of its hosts that it can have now.
 
     resumed: id of the ended job whose next attempt it is.
@@ -36,10 +36,10 @@ def on_free_slots(reach: Reach, cluster: Cluster, listing: Listing, spec: JobSpe
     return dataclasses.replace(spec, hosts=found, idle=spec.hosts) if found else spec
 
 
-def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[Holder]:
+def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[HoldingJob]:
     """Return who holds hosts or slots by the hosts' own word, and is on no record here."""
     return [
-        Holder(
+        HoldingJob(
             job=one.name,
             how=f"user {one.user}",
             hosts=(host,),

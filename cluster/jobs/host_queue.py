@@ -35,7 +35,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class QueuePosition:
     """Position of a job in the queue, and what it waits for."""
 
     number: int  # 1: first in the queue
@@ -56,12 +56,12 @@ class Place:
         return f" (lost: inv jobs.stop {job})" if job in self.lost else ""
 
 
-def places(queue: Sequence[Waiting], held: Held, of: str = "") -> dict[str, Place]:
+def places(queue: Sequence[Waiting], held: Held, of: str = "") -> dict[str, QueuePosition]:
     """Return each waiting job's position, by its id.
 
     queue: first come, first. of: return the position of this job only, which takes less time.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, QueuePosition] = {}
     used = {address: sum(jobs.values()) for address, jobs in held.items()}
     holders, awaited = {address: dict(jobs) for address, jobs in held.items()}, dict[str, str]()
     for number, one in enumerate(queue, 1):
@@ -99,10 +99,10 @@ def _chosen(one: Waiting, able: Sequence[Host], used: Mapping[str, int]) -> tupl
 def _place(
     number: int, one: Waiting, hosts: Sequence[Host], able: Sequence[Host],
     holders: Held, awaited: Mapping[str, str], used: Mapping[str, int],
-) -> Place:  # fmt: skip
+) -> QueuePosition:  # fmt: skip
     mine = {h.address for h in hosts}
     full = [h.address for h in one.hosts if not _has_room(one, h, used.get(h.address, 0))]
-    return Place(
+    return QueuePosition(
         number=number,
         hosts=tuple(hosts),
         others=tuple(h for h in able if h.address not in mine) if hosts else (),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster.hosts import Host
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import OnOutput
 from cluster.ssh.result import Result
 
@@ -54,7 +54,9 @@ class Printed:
         return ["--from", f"{self.attempt}:{self.position}", "--skip", str(self.size)]
 
 
-def print_log(reach: Reach, master: Host, command: Callable[[str, Sequence[str]], str], on_output: OnOutput) -> Result:
+def print_log(
+    reach: Executor, master: Host, command: Callable[[str, Sequence[str]], str], on_output: OnOutput
+) -> Result:
     """Run the command that prints a log until it ends by itself. Return its last result. Reconnects if needed.
 
     command: makes the shell command from the job's id and the options for continuing. Both are empty at first.

@@ -23,7 +23,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LineFilter:
     """Filter for log lines. By default every line passes."""
 
     grep: str = ""  # a regular expression
@@ -48,7 +48,7 @@ class Choice:
         return is_wanted
 
 
-EVERY_LINE = Choice()
+EVERY_LINE = LineFilter()
 
 
 def _is_of_an_error(line: str, in_traceback: set[str]) -> bool:
@@ -89,7 +89,7 @@ def without_verdicts(lines: Iterable[str]) -> Iterator[str]:
         yield ruler
 
 
-class Lines:
+class LineSplitter:
     """Splitter of a byte stream into lines. A long line takes no more memory than its part that is shown."""
 
     def __init__(self, longest: int = LONGEST) -> None:

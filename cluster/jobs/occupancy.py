@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from cluster.errors import ConfigError
 from cluster.hosts import Host, parse_hostfile
 from cluster.hostset import fold
-from cluster.jobs.host_queue import WHOLE, Place, Waiting, places
-from cluster.jobs.record import Job, JobPaths, Records, Status
+from cluster.jobs.host_queue import WHOLE, QueuePosition, Waiting, places
+from cluster.jobs.record import Job, JobPaths, JobRecords, JobStatus
 from cluster.jobs.record_lease import read_lease
 from cluster.jobs.state import JobState
 from cluster.ssh.onhost import trusted_files
@@ -17,7 +17,7 @@ DAMAGED = "its record is damaged"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class HoldingJob:
     """Job that holds hosts."""
 
     job: str
@@ -27,7 +27,7 @@ class Holder:
     is_elsewhere: bool = False  # it is on no record of this shared folder
 
 
-def held_by(all_holders: Iterable[Holder], besides: str = "") -> dict[str, dict[str, int]]:
+def held_by(all_holders: Iterable[HoldingJob], besides: str = "") -> dict[str, dict[str, int]]:
     """Return how many slots of each host the jobs hold, by address and job. besides: a job that does not count."""
     found: dict[str, dict[str, int]] = {}
     for one in all_holders:
@@ -36,7 +36,7 @@ def held_by(all_holders: Iterable[Holder], besides: str = "") -> dict[str, dict[
     return found
 
 
-def hosts_free_for(one: Waiting, before: Sequence[Waiting], all_holders: Sequence[Holder]) -> tuple[Host, ...]:
+def hosts_free_for(one: Waiting, before: Sequence[Waiting], all_holders: Sequence[HoldingJob]) -> tuple[Host, ...]:
     """Return the hosts that a job gets now, with its slots of each; () if they would not suffice even if free.
 
     before: jobs that wait for hosts. Raises ConfigError that names a job which holds, or waits for, what it wants.
@@ -57,7 +57,7 @@ def hosts_free_for(one: Waiting, before: Sequence[Waiting], all_holders: Sequenc
     return place.hosts
 
 
-def holders(records: Records) -> tuple[Holder, ...]:
+def holders(records: JobRecords) -> tuple[HoldingJob, ...]:
     """Return every job that holds hosts. For a damaged record, what can be read of it decides.
 
     Another user's job counts only while its supervisor is seen to live. Otherwise a record alone could block all hosts
@@ -69,7 +69,7 @@ def holders(records: Records) -> tuple[Holder, ...]:
     return (*sure, *map(_damaged, alive))
 
 
-def may_hold(records: Records) -> tuple[Holder, ...]:
+def may_hold(records: JobRecords) -> tuple[HoldingJob, ...]:
     """Return every job that holds hosts or may hold some. A job with a damaged record may still run."""
     return (*_on_record(records), *(_damaged(JobPaths(one.path.parent)) for one in records.damaged))
 
@@ -79,23 +79,23 @@ def _may_live(paths: JobPaths) -> bool:
     return lease is not None and lease.may_live(paths)
 
 
-def _on_record(records: Records) -> list[Holder]:
+def _on_record(records: JobRecords) -> list[HoldingJob]:
     return [
-        Holder(job=job.id, how=str(status.state), hosts=job.all_hosts, slots=_shared(job))
+        HoldingJob(job=job.id, how=str(status.state), hosts=job.all_hosts, slots=_shared(job))
         for job, status in records.jobs
         if status.state.holds_hosts
     ]
 
 
-def _damaged(paths: JobPaths) -> Holder:
-    return Holder(job=paths.folder.name, how=DAMAGED, hosts=hosts_of(paths))
+def _damaged(paths: JobPaths) -> HoldingJob:
+    return HoldingJob(job=paths.folder.name, how=DAMAGED, hosts=hosts_of(paths))
 
 
 def _shared(job: Job) -> dict[str, int]:
     return {h.address: job.need for h in job.all_hosts if not job.takes_whole(h)}
 
 
-def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:
+def queue(jobs: Iterable[tuple[Job, JobStatus]]) -> tuple[Waiting, ...]:
     """Return the waiting jobs, first come, first. A job whose supervisor is gone does not block others."""
     waiting = [job for job, status in jobs if status.state is JobState.QUEUED and job.waits_for_hosts]
     return tuple(waiting_for(job, job.wanted) for job in sorted(waiting, key=lambda j: j.ticket))
@@ -106,7 +106,7 @@ def waiting_for(job: Job, hosts: Sequence[Host]) -> Waiting:
     return Waiting(job=job.id, hosts=tuple(hosts), np=job.need, exclusive=job.spec.shares_no_host)
 
 
-def places_of(records: Records, of: str = "", without: Collection[str] = ()) -> dict[str, Place]:
+def places_of(records: JobRecords, of: str = "", without: Collection[str] = ()) -> dict[str, QueuePosition]:
     """Return the queue position of each waiting job, by its id.
 
     of: of this job only. without: addresses of hosts that this job cannot have now.
@@ -118,7 +118,7 @@ def places_of(records: Records, of: str = "", without: Collection[str] = ()) -> 
         for one in queue(records.jobs)
     ]
 
-    def lost_ones(place: Place) -> tuple[str, ...]:
+    def lost_ones(place: QueuePosition) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one for a in place.taken for one in held.get(a, ()) if one in lost))
 
     return {job: dataclasses.replace(p, lost=lost_ones(p)) for job, p in places(line, held, of).items()}

@@ -12,7 +12,7 @@ from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.supervisor.no_shared_fs import own_disk_folder
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import SLOTS, JobTags, Launch, command_line, hosts_for, plan_launch
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import counted
 
 
@@ -93,7 +93,7 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
     shared = str(paths.folder.parent.parent)
     cluster = Cluster(name=job.id, hosts=used, folder=Path(), shared=shared, project=str(ROOT))
     master = Host(rank=0, address=job.plan.starter, slots=0) if job.plan.starter else None
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         results, facts = survey(reach, cluster, (*used, *([master] if master else [])))
     silent = {h.address: r.problem for h, r in results.items() if not r.ok and h != master}  # the master runs this code
     needed = facts if job.plan.is_shared else {}

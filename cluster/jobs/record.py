@@ -17,12 +17,12 @@ from cluster.code.job_code import OwnCode
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically, write_json
 from cluster.jobs.flat_record import as_flat, from_flat
-from cluster.jobs.host_queue import Place
+from cluster.jobs.host_queue import QueuePosition
 from cluster.jobs.job import Job
 from cluster.jobs.process import ProcessId
 from cluster.jobs.results import Results
 from cluster.jobs.state import JobState
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.goodput import Account
 from cluster.recovery.history import AttemptRecord
 from cluster.ssh.onhost import trusted_files
@@ -53,7 +53,7 @@ class DamagedRecord(ClusterError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class JobStatus:
     """State of a job, or how it ended."""
 
     state: JobState
@@ -63,7 +63,7 @@ class Status:
     ended: str = ""
     exit_code: int | None = None  # mpirun's; negative: ended by that signal
     cause: str = ""  # one line: why the job ended, or the last attempt while it recovers
-    ended_by: Ending | None = None  # kind of the cause
+    ended_by: FailureKind | None = None  # kind of the cause
     rank: int | None = None  # rank that failed first, if one did
     host: str = ""  # host of the failure
     log: str = ""  # path of the log to read
@@ -76,12 +76,12 @@ class Turn:
     """Place of a waiting job in the queue, as some supervisor found it last. Hosts in it are the job's from then on."""
 
     ticket: int
-    place: Place
+    place: QueuePosition
     is_taken: bool = False  # the job's own supervisor has begun to claim the hosts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """Progress of a training, by the last line of its metrics."""
 
     step: int
@@ -99,15 +99,15 @@ class JobView:
     """View of a job that the master returns: its specification, state, owner and folder."""
 
     job: Job
-    status: Status
+    status: JobStatus
     folder: str
     owner: str  # Unix user
     is_own: bool = True  # the job belongs to the user who sent the request
     age_s: float  # from its first attempt or submission to now or its end
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     attempts: tuple[AttemptRecord, ...] = ()  # all attempts; () for a job in a list
     account: Account | None = None  # how its time was spent
-    queue: Place | None = None  # its place in the queue, if it waits
+    queue: QueuePosition | None = None  # its place in the queue, if it waits
     results: Results | None = None  # state of its results, if they go to S3
     own_code: OwnCode | None = None  # the code delivered for a program; None for a job in a list
     began: float | None = None  # when its first attempt began, seconds since 1970 by the master's clock; None before it
@@ -144,10 +144,10 @@ class JobView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records:
+class JobRecords:
     """Records of all jobs, oldest first, and those that cannot be read."""
 
-    jobs: tuple[tuple[Job, Status], ...]
+    jobs: tuple[tuple[Job, JobStatus], ...]
     damaged: tuple[DamagedRecord, ...]
     others: frozenset[str] = frozenset()  # ids of other users' jobs
     over: Mapping[str, int] = field(default_factory=dict)  # sequence numbers of ended jobs whose records were left out

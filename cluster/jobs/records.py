@@ -21,10 +21,10 @@ from cluster.jobs.record import (
     DamagedRecord,
     Job,
     JobPaths,
+    JobRecords,
+    JobStatus,
     JobView,
-    Progress,
-    Records,
-    Status,
+    TrainingProgress,
     is_id,
     load,
     owner_id,
@@ -46,12 +46,12 @@ _LAST = 10  # lines from which speed and time left are computed
 _SCORES = ("top1", "box_ap")  # names of a score in an evaluation's record
 
 
-def read_all(folder: Path) -> Records:
+def read_all(folder: Path) -> JobRecords:
     """Return the records of all jobs in this folder."""
     return _read(folder, None)
 
 
-def read_going(folder: Path) -> Records:
+def read_going(folder: Path) -> JobRecords:
     """Return the records of the jobs that have not ended. Those that are known to have ended are not read again."""
     ended = EndedJobs(folder)
     found = _read(folder, ended)
@@ -59,7 +59,7 @@ def read_going(folder: Path) -> Records:
     return dataclasses.replace(found, over=ended.sequences)
 
 
-def _read(folder: Path, ended: EndedJobs | None) -> Records:
+def _read(folder: Path, ended: EndedJobs | None) -> JobRecords:
     jobs, damaged, others = [], [], set()
     read, unread = _not_too_many(_folders(folder))
     for paths in read:
@@ -83,7 +83,7 @@ def _read(folder: Path, ended: EndedJobs | None) -> Records:
                 damaged.append(e)
         except FileNotFoundError:
             continue
-    return Records(
+    return JobRecords(
         jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged), others=frozenset(others), unread=unread
     )
 
@@ -183,7 +183,7 @@ def read_history(paths: JobPaths) -> History:
         return History()
 
 
-def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
+def view_all(folder: Path, records: JobRecords) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
     """Return the views of all jobs on record, without their attempts, and every damaged record.
 
     A record with absurd values is listed as damaged, so it cannot prevent the others' views.
@@ -204,17 +204,17 @@ def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple
     return tuple(views), tuple(damaged)
 
 
-def next_sequence(records: Records) -> int:
+def next_sequence(records: JobRecords) -> int:
     """Return the number for the cluster's next job. The caller must hold the folder's lock."""
     return 1 + max((*records.over.values(), *(job.sequence for job, _ in records.jobs)), default=0)
 
 
-def next_ticket(records: Records) -> int:
+def next_ticket(records: JobRecords) -> int:
     """Return the number for the next job in the queue. The caller must hold the folder's lock."""
     return 1 + max((job.ticket for job, _ in records.jobs), default=0)
 
 
-def read_progress(paths: JobPaths, job: Job) -> Progress | None:
+def read_progress(paths: JobPaths, job: Job) -> TrainingProgress | None:
     """Return the training's progress by the last lines of its metrics, or None if there are none.
 
     For a program without metrics, returns the step that its ranks' heartbeats report.
@@ -233,7 +233,7 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         left = (whole - step) * seconds / steps if whole and steps > 0 and seconds >= 0 else None
         speed, epoch = last.get("images_per_s"), last.get("epoch")
         score_name, score = _last_score(lines)
-        return Progress(
+        return TrainingProgress(
             step=step,
             time=at,
             images_per_s=float(speed) if speed is not None else None,
@@ -246,14 +246,14 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         return None
 
 
-def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> Progress | None:
+def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> TrainingProgress | None:
     """Return the progress of a program that reports it by heartbeats only."""
     known = [a for a in attempts if a.step is not None and a.step_at is not None]
-    return Progress(step=known[-1].step or 0, time=known[-1].step_at or 0.0) if known else None
+    return TrainingProgress(step=known[-1].step or 0, time=known[-1].step_at or 0.0) if known else None
 
 
 def _with_progress(
-    attempts: tuple[AttemptRecord, ...], status: Status, progress: Progress | None
+    attempts: tuple[AttemptRecord, ...], status: JobStatus, progress: TrainingProgress | None
 ) -> tuple[AttemptRecord, ...]:
     """Return the attempts, with the current progress in the running one. Its supervisor records that only at times."""
     if not (attempts and progress and status.state.is_going) or attempts[-1].is_over:
@@ -264,7 +264,7 @@ def _with_progress(
     return (*attempts[:-1], dataclasses.replace(last, step=progress.step, step_at=progress.time))
 
 
-def _with_silence(progress: Progress | None, history: History) -> Progress | None:
+def _with_silence(progress: TrainingProgress | None, history: History) -> TrainingProgress | None:
     """Return the progress with the time since the last step.
 
     That step has two dates: the supervisor's, by its steady clock, and the rank's own. The newer one counts.
@@ -281,7 +281,7 @@ def _now(history: History) -> float:
     return history.now(boot_id(), time.monotonic(), time.time())
 
 
-def _last_sight(status: Status, history: History) -> float:
+def _last_sight(status: JobStatus, history: History) -> float:
     """Return the time until which the job is accounted for: now, or the last known time of a job that has ended."""
     last = history.attempts[-1]
     if status.state.is_going:
@@ -289,7 +289,7 @@ def _last_sight(status: Status, history: History) -> float:
     return max(t or 0.0 for t in (last.began, last.started, last.first_step_at, last.step_at, last.ended, last.cleared))
 
 
-def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None, history: History) -> JobView:
+def _view(paths: JobPaths, job: Job, status: JobStatus, progress: TrainingProgress | None, history: History) -> JobView:
     began = history.attempts[0].began if history.attempts else None
     trouble = supervisor_trouble(paths, status, time.time())
     return JobView(
@@ -370,11 +370,11 @@ def _is_own(folder: Path) -> bool:
     return False
 
 
-def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:
+def _by_sequence(one: tuple[Job, JobStatus]) -> tuple[int, str]:
     return one[0].sequence, one[0].id
 
 
-def _age_s(status: Status, history: History) -> float:
+def _age_s(status: JobStatus, history: History) -> float:
     """Return the seconds from the first attempt to now, to its end, or for a lost job to the last time known."""
     try:
         began = history.attempts[0].began if history.attempts else _seconds(status.started)

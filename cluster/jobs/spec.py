@@ -8,7 +8,7 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.jobs.program import Program, seats
 from cluster.jobs.terms import Terms
-from cluster.packages.interpreter import Wanted
+from cluster.packages.interpreter import EnvironmentRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class JobSpec(Terms):
     below: str = ""  # folder of the code in which ranks run; "": its top
     own_disk: str = ""  # in records of older versions: digest of code that ranks run from their host's disk
     workdir: str = ""  # folder on the hosts where ranks run; "": in the job's copy of the code
-    packages: Wanted | None = None  # environment of its own
+    packages: EnvironmentRequest | None = None  # environment of its own
 
     def on(self, hosts: Sequence[Host]) -> "JobSpec":
         """Return the request on these hosts, with a slot for each start. A program that starts once has the first."""

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, load, owner_id, read_job
+from cluster.jobs.record import DamagedRecord, JobPaths, JobStatus, load, owner_id, read_job
 from cluster.jobs.record_lease import EXPIRES_S, read_lease, unrenewed_s
 from cluster.jobs.state import JobState
 
 LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart
 
 
-def read_status(paths: JobPaths) -> Status:
+def read_status(paths: JobPaths) -> JobStatus:
     """Return the job's state. Call it on the master, which can see whether the supervisor lives.
 
     A job is `lost` if its supervisor is gone without recording the end. A state that the supervisor wrote to the
@@ -42,23 +42,23 @@ def read_status(paths: JobPaths) -> Status:
     return status if not status.state.is_going or _is_supervised(paths, status) else _lost(paths, status)
 
 
-def written_status(paths: JobPaths) -> Status:
+def written_status(paths: JobPaths) -> JobStatus:
     """Return the state that was written last. If `state.json` is damaged, return what the lease shows.
 
     Raises DamagedRecord if there is no lease either.
     """
     try:
-        return load(paths.status, Status)
+        return load(paths.status, JobStatus)
     except DamagedRecord as e:
         if not (lease := read_lease(paths)):
             raise
         damage = f"{e.path} is damaged ({e.why})"
         text = f"{damage}; that the job goes on is known by its lease, 'inv jobs.stop' ends it"
         state = JobState.QUEUED if read_job(paths).waits_for_hosts else JobState.RUNNING
-        return Status(state=state, attempt=lease.attempt, supervisor=lease.holder, cause=damage, warnings=(text,))
+        return JobStatus(state=state, attempt=lease.attempt, supervisor=lease.holder, cause=damage, warnings=(text,))
 
 
-def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
+def supervisor_trouble(paths: JobPaths, status: JobStatus, now: float) -> str:
     """Return what is wrong with a supervisor that lives on this machine; "" if nothing is."""
     process, lease = status.supervisor, read_lease(paths)
     if not status.state.is_going or process is None or not process.is_of_this_boot:
@@ -74,7 +74,7 @@ def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
     return ""
 
 
-def is_seen_to_be_gone(paths: JobPaths, status: Status) -> bool:
+def is_seen_to_be_gone(paths: JobPaths, status: JobStatus) -> bool:
     """Return True if a lost job's supervisor has certainly ended.
 
     One on another machine may still run and only be unable to reach the folder.
@@ -86,7 +86,7 @@ def is_seen_to_be_gone(paths: JobPaths, status: Status) -> bool:
     return age_s is not None and process.is_of_an_earlier_boot(time.time() - age_s)
 
 
-def write_status(paths: JobPaths, status: Status) -> Status:
+def write_status(paths: JobPaths, status: JobStatus) -> JobStatus:
     """Write the state atomically to the job's folder, or to this machine's own disk if the folder cannot be written.
 
     In the second case the final cause also says why. Returns the state as written. Raises ClusterError if neither can
@@ -100,7 +100,7 @@ def write_status(paths: JobPaths, status: Status) -> Status:
     return status
 
 
-def keep_last_words(words: Path, paths: JobPaths, status: Status, error: OSError) -> Status:
+def keep_last_words(words: Path, paths: JobPaths, status: JobStatus, error: OSError) -> JobStatus:
     """Write the state to this machine's own disk, because the job's folder cannot be written.
 
     The folder is not touched.
@@ -125,13 +125,13 @@ def words_file(paths: JobPaths) -> Path:
     return LAST_WORDS / f"dlami-jobs-{os.getuid()}" / f"{name}.json"
 
 
-def _are_newer(words: Status, status: Status) -> bool:
+def _are_newer(words: JobStatus, status: JobStatus) -> bool:
     """Return True if the state on this machine's disk is newer than the one in the job's folder."""
     ours, theirs = (words.attempt, words.state.is_over), (status.attempt, status.state.is_over)
     return ours > theirs or (ours == theirs and not status.state.is_over and words.supervisor == status.supervisor)
 
 
-def _is_supervised(paths: JobPaths, status: Status) -> bool:
+def _is_supervised(paths: JobPaths, status: JobStatus) -> bool:
     lease = read_lease(paths)
     if status.supervisor and status.supervisor.is_of_this_boot:
         try:
@@ -142,7 +142,7 @@ def _is_supervised(paths: JobPaths, status: Status) -> bool:
     return lease is not None and lease.attempt == status.attempt and lease.may_live(paths)
 
 
-def _lost(paths: JobPaths, status: Status) -> Status:
+def _lost(paths: JobPaths, status: JobStatus) -> JobStatus:
     console = paths.console(status.attempt)
     return dataclasses.replace(
         status,
@@ -155,20 +155,20 @@ def _lost(paths: JobPaths, status: Status) -> Status:
     )
 
 
-def _bring_over(paths: JobPaths, status: Status) -> None:
+def _bring_over(paths: JobPaths, status: JobStatus) -> None:
     with contextlib.suppress(OSError):
         write_json(paths.status, dataclasses.asdict(status))
         _forget_last_words(paths)
 
 
-def _last_words(paths: JobPaths) -> Status | None:
+def _last_words(paths: JobPaths) -> JobStatus | None:
     with contextlib.suppress(DamagedRecord, OSError):
         if owner_id(paths) != os.getuid():  # such a file is of an older job of this user in the same folder
             return None
     with contextlib.suppress(DamagedRecord, ClusterError):
         path = words_file(paths)
         _require_own(path.parent)
-        return load(path, Status) if path.exists() else None
+        return load(path, JobStatus) if path.exists() else None
     return None
 
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Collection
 
-from cluster.jobs.host_queue import Place
+from cluster.jobs.host_queue import QueuePosition
 from cluster.jobs.lock import locked
 from cluster.jobs.occupancy import places_of
 from cluster.jobs.record import JobPaths, Turn, read_turn, write_turn
@@ -13,7 +13,7 @@ from cluster.jobs.records import read_going
 EVERY_S = 2.0  # how old a place may be: all records are read to find it
 
 
-def own_place(paths: JobPaths, ticket: int, without: Collection[str] = ()) -> Place | None:
+def own_place(paths: JobPaths, ticket: int, without: Collection[str] = ()) -> QueuePosition | None:
     """Return a waiting job's place in the queue, or None if it does not wait. Hosts in it are the job's from now on.
 
     without: addresses of hosts that it cannot have now, although no record says so.

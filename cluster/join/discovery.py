@@ -8,11 +8,11 @@ from typing import Any
 
 from cluster.errors import ClusterError
 from cluster.hosts import is_this_machine
-from cluster.inventory import Access
+from cluster.inventory import SshSettings
 from cluster.join import keys
 from cluster.join.console import Consoles, consoles
-from cluster.join.host_keys import NotTheHost, Proof, Shown, judged
-from cluster.join.members import Member, in_hostfile, named, with_new_members
+from cluster.join.host_keys import NotTheHost, Proof, ProvenKeys, judged
+from cluster.join.members import NamedHost, in_hostfile, named, with_new_members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class JoinRequest:
 
     words: tuple[str, ...]  # hosts, as typed
     name: str
-    access: Access  # how to log in now; its known_hosts is ignored
+    access: SshSettings  # how to log in now; its known_hosts is ignored
     slots: int | None = None
     shared: str = ""  # a folder that all hosts have already, or the mount point of the leader's
     nfs: bool = False
@@ -32,12 +32,12 @@ class JoinRequest:
 class Gathered:
     """Hosts that join, with the proof for their host keys."""
 
-    members: tuple[Member, ...]  # the leader first
-    shown: Mapping[str, Shown]
+    members: tuple[NamedHost, ...]  # the leader first
+    shown: Mapping[str, ProvenKeys]
     consoles: Consoles
 
     @property
-    def unproven(self) -> tuple[Shown, ...]:
+    def unproven(self) -> tuple[ProvenKeys, ...]:
         """Return the hosts whose keys a person has to confirm."""
         return tuple(s for s in self.shown.values() if s.proof is Proof.NOBODY)
 
@@ -70,12 +70,12 @@ def gather(request: JoinRequest, folder: Path) -> Gathered:
         )
     told = consoles([m.address for m in members if not m.is_here])
     files = [f for f in (folder / "known_hosts", Path("~/.ssh/known_hosts").expanduser()) if f.exists()]
-    shown: dict[str, Shown] = {}
+    shown: dict[str, ProvenKeys] = {}
     wrong: list[str] = []
     for member in members:
         address = member.address
         if member.is_here:
-            shown[address] = Shown(address=address, keys=found[address], proof=Proof.HERE)
+            shown[address] = ProvenKeys(address=address, keys=found[address], proof=Proof.HERE)
             continue
         known = {file: keys.known_in(file, address, port) for file in files}
         file = next((f for f, own in known.items() if own), None)  # the cluster's own file comes first
@@ -89,7 +89,7 @@ def gather(request: JoinRequest, folder: Path) -> Gathered:
     return Gathered(members=members, shown=shown, consoles=told)
 
 
-def _members(request: JoinRequest, folder: Path) -> tuple[Member, ...]:
+def _members(request: JoinRequest, folder: Path) -> tuple[NamedHost, ...]:
     """Return the members.
 
     On the leader new hosts are added to `hosts`; elsewhere the named hosts replace it, if any.

@@ -12,7 +12,7 @@ from cluster.clusterfile.reader import parse, read
 from cluster.errors import ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import hostfile
-from cluster.inventory import ROOT, Access, Cluster, access_of
+from cluster.inventory import ROOT, Cluster, SshSettings, access_of
 from cluster.join.discovery import JoinRequest
 from cluster.join.join import Joined
 from cluster.join.onhost.member import FOLDER
@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}")
 
 
 def request_of(
-    folder: Path, words: tuple[str, ...], *, name: str, slots: int, access: Access, **more: Any
+    folder: Path, words: tuple[str, ...], *, name: str, slots: int, access: SshSettings, **more: Any
 ) -> JoinRequest:
     """Return the join request, completed from an existing `cluster.toml` in the folder. Raises ConfigError."""
     path = folder / "cluster.toml"
@@ -33,10 +33,10 @@ def request_of(
     name = name or str(values.get("name", folder.name))
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no cluster's name: give --name, letters, digits and dashes, a letter first")
-    own = read(path, lambda found: _access(found, folder)) if path.exists() else Access()
+    own = read(path, lambda found: _access(found, folder)) if path.exists() else SshSettings()
     # The cluster's own key is in this user's SSH settings, but new hosts accept another key.
     own_key = None if own.key and own.key.parent.name == FOLDER else own.key
-    access = Access(user=access.user or own.user, port=access.port or own.port, key=access.key or own_key)
+    access = SshSettings(user=access.user or own.user, port=access.port or own.port, key=access.key or own_key)
     more["shared"] = more["shared"] or (values.get("shared", "") if values.get("shared_by", "all") == "all" else "")
     if more["shared"] and not more["shared"].startswith("/"):
         raise ConfigError(f"--shared {more['shared']} is not an absolute path: write it like /efs")
@@ -47,7 +47,7 @@ def request_of(
     return JoinRequest(words=words, name=name, slots=slots or None, access=access, **more)
 
 
-def _access(values: dict[str, Any], folder: Path) -> Access:
+def _access(values: dict[str, Any], folder: Path) -> SshSettings:
     return access_of(parse(values, region=""), folder, values.get("ssh", {}))
 
 
@@ -60,7 +60,7 @@ def _to_serve(folder: str) -> str:
     return "/" + posixpath.normpath(folder).lstrip("/")
 
 
-def targets(joined: Joined) -> list[written.Target]:
+def targets(joined: Joined) -> list[written.TargetFile]:
     """Return the new content of `hosts`, `known_hosts` and `cluster.toml` in the cluster's folder."""
     cluster, folder = joined.cluster, joined.cluster.folder
     path = folder / "cluster.toml"
@@ -70,7 +70,7 @@ def targets(joined: Joined) -> list[written.Target]:
     return [
         written.whole_file(folder / "hosts", hostfile(cluster.hosts)),
         written.whole_file(folder / "known_hosts", joined.known_hosts),
-        written.Target(path=path, text=text, lost=()),
+        written.TargetFile(path=path, text=text, lost=()),
     ]
 
 

@@ -22,7 +22,7 @@ class NotTheHost(ClusterError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ProvenKeys:
     """Keys of a host that go into `known_hosts` once they are trusted."""
 
     address: str
@@ -35,7 +35,7 @@ class Shown:
 
 def judged(
     address: str, keys: Collection[HostKey], known: Collection[HostKey], console: Collection[str], file: object = ""
-) -> Shown:
+) -> ProvenKeys:
     """Return the proven keys among those that a host shows; if there is no proof, the best one, unproven.
 
     known: those this machine knows it by, according to `file`. console: fingerprints on its EC2 console. Raises
@@ -49,7 +49,7 @@ def judged(
                 f"{address} shows the host key {first.fingerprint}, and its EC2 console has another: do not log in to "
                 "it; somebody is in between, or its keys were made anew after its boot"
             )
-        return Shown(address=address, keys=proven, proof=Proof.CONSOLE)
+        return ProvenKeys(address=address, keys=proven, proof=Proof.CONSOLE)
     if known:
         proven = tuple(k for k in keys if k in known)
         if not proven:
@@ -57,5 +57,5 @@ def judged(
                 f"{address} shows the host key {first.fingerprint}, which is not the one this machine knows it by: if "
                 f"it was replaced, 'ssh-keygen -R {address} -f {file}', else do not log in to it"
             )
-        return Shown(address=address, keys=proven, proof=Proof.KNOWN)
-    return Shown(address=address, keys=(first,), proof=Proof.NOBODY)
+        return ProvenKeys(address=address, keys=proven, proof=Proof.KNOWN)
+    return ProvenKeys(address=address, keys=(first,), proof=Proof.NOBODY)

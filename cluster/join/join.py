@@ -14,14 +14,14 @@ from cluster import scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.inventory import Access, Cluster
+from cluster.inventory import Cluster, SshSettings
 from cluster.join import keys
 from cluster.join.discovery import Gathered, JoinRequest
-from cluster.join.members import HostSeen, hosts_of, seen
+from cluster.join.members import JoiningHost, hosts_of, seen
 from cluster.join.onhost.member import FOLDER
 from cluster.join.share import SERVED, check_shared, make_folders, serve
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
 from cluster.ssh.options import way_to
@@ -38,7 +38,7 @@ class Joined:
     """Result of joining: the cluster, and what its hosts reported."""
 
     cluster: Cluster
-    seen: Mapping[Host, HostSeen]
+    seen: Mapping[Host, JoiningHost]
     known_hosts: str  # text of the known_hosts file for this machine
 
     @property
@@ -114,7 +114,7 @@ def join(request: JoinRequest, gathered: Gathered, folder: Path, say: Say) -> Jo
 
 
 @contextlib.contextmanager
-def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Reach, list[Host]]]:
+def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Executor, list[Host]]]:
     """Yield the members as reachable from here, with only their trusted keys known."""
     port = request.access.port or 22
     hosts = [Host(rank=n, address=m.address, slots=1) for n, m in enumerate(gathered.members)]
@@ -123,11 +123,11 @@ def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Reach, 
         known.flush()
         access = dataclasses.replace(request.access, known_hosts=Path(known.name))
         cluster = Cluster(name=request.name, hosts=tuple(hosts), folder=Path(), shared="", project="", access=access)
-        with Reach(cluster, label="join") as reach:
+        with Executor(cluster, label="join") as reach:
             yield reach, hosts
 
 
-def _looked_at(reach: Reach, hosts: Sequence[Host], request: JoinRequest) -> dict[str, HostSeen]:
+def _looked_at(reach: Executor, hosts: Sequence[Host], request: JoinRequest) -> dict[str, JoiningHost]:
     """Return each host's report on itself, by the address it was reached at. Raises FanOutError, ConfigError."""
     results, answers = ask(
         reach, hosts, program("cluster.join.onhost.look", request.project), limits=Limits(total_s=LOOK_S)
@@ -144,7 +144,7 @@ def _looked_at(reach: Reach, hosts: Sequence[Host], request: JoinRequest) -> dic
 
 
 def _hand_out(
-    reach: Reach, hosts: Sequence[Host], request: JoinRequest, final: Sequence[Host], user: str, known: str
+    reach: Executor, hosts: Sequence[Host], request: JoinRequest, final: Sequence[Host], user: str, known: str
 ) -> None:
     """Install the leader's key, made there if it has none, and the SSH settings on every host.
 
@@ -176,7 +176,7 @@ def ssh_config(name: str, hosts: Sequence[Host], user: str, port: int) -> str:
     )
 
 
-def _check_ways(reach: Reach, leader: Host, final: Sequence[Host]) -> None:
+def _check_ways(reach: Executor, leader: Host, final: Sequence[Host]) -> None:
     """Raise ClusterError that names the hosts which the leader cannot log in to with the new key, as mpirun will."""
     addresses = [h.address for h in final if not h.is_local]
     options = "-o BatchMode=yes -o ConnectTimeout=10 -o StrictHostKeyChecking=yes"
@@ -193,7 +193,7 @@ def _check_ways(reach: Reach, leader: Host, final: Sequence[Host]) -> None:
 
 
 def _share(
-    reach: Reach, request: JoinRequest, hosts: Sequence[Host], final: Sequence[Host], master: HostSeen, say: Say
+    reach: Executor, request: JoinRequest, hosts: Sequence[Host], final: Sequence[Host], master: JoiningHost, say: Say
 ) -> tuple[str, bool]:
     """Return the folder of jobs, and whether all hosts share it."""
     if request.nfs:
@@ -212,8 +212,8 @@ def _share(
 
 
 def access_from_here(
-    request: JoinRequest, gathered: Gathered, final: Sequence[Host], master: HostSeen, folder: Path
-) -> Access:
+    request: JoinRequest, gathered: Gathered, final: Sequence[Host], master: JoiningHost, folder: Path
+) -> SshSettings:
     """Return how tasks reach the hosts from this machine: on the leader with the cluster's key, elsewhere as before.
 
     If a host's own address is not the one it is reached at from here, the leader is the gateway to the others.

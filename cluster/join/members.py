@@ -14,7 +14,7 @@ NO_GPU_SLOTS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class NamedHost:
     """Host as the operator named it."""
 
     address: str  # address used from this machine; `localhost` is this machine
@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSeen:
+class JoiningHost:
     """Host as it reported on itself."""
 
     address: str  # its own address, after any address translation
@@ -49,7 +49,7 @@ def named(words: Sequence[str]) -> list[str]:
     return addresses
 
 
-def in_hostfile(text: str, name: str) -> list[Member]:
+def in_hostfile(text: str, name: str) -> list[NamedHost]:
     """Return the hosts of a hostfile. The line of `localhost`, the leader, may stand anywhere.
 
     AWS's tutorial has it last. Raises ConfigError that names each bad line.
@@ -61,10 +61,10 @@ def in_hostfile(text: str, name: str) -> list[Member]:
         line = lines[first]
         lines = [line, *lines[:first], *lines[first + 1 :]]
     hosts = parse_hostfile("\n".join(lines), name)
-    return [Member(address=h.address, slots=h.slots, is_spare=h.is_spare) for h in hosts]
+    return [NamedHost(address=h.address, slots=h.slots, is_spare=h.is_spare) for h in hosts]
 
 
-def with_new_members(there: Sequence[Member], new: Sequence[str], slots: int | None) -> list[Member]:
+def with_new_members(there: Sequence[NamedHost], new: Sequence[str], slots: int | None) -> list[NamedHost]:
     """Return present and new members, the leader first: this machine if it is among them, else the first one.
 
     Raises ConfigError if there is none at all.
@@ -72,7 +72,7 @@ def with_new_members(there: Sequence[Member], new: Sequence[str], slots: int | N
     known = {m.address: m for m in there}
     for address in new:
         old = known.get(address)
-        known[address] = Member(
+        known[address] = NamedHost(
             address=address,
             slots=old.slots if old and (slots is None or old.slots == 0) else slots,
             is_spare=old.is_spare if old else False,
@@ -84,9 +84,9 @@ def with_new_members(there: Sequence[Member], new: Sequence[str], slots: int | N
     return [first, *(m for m in members if m != first)]
 
 
-def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
+def seen(said: Mapping[str, Any], fallback: str) -> JoiningHost:
     """Parse a host's report; `fallback` is its address if it does not know at which it was reached."""
-    return HostSeen(
+    return JoiningHost(
         address=str(said["address"] or fallback),
         user=str(said["user"]),
         home=str(said["home"]),
@@ -97,7 +97,7 @@ def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
     )
 
 
-def hosts_of(members: Sequence[Member], seen: Mapping[str, HostSeen]) -> tuple[Host, ...]:
+def hosts_of(members: Sequence[NamedHost], seen: Mapping[str, JoiningHost]) -> tuple[Host, ...]:
     """Return the hosts for the hostfile: private addresses, GPUs as slots.
 
     Raises ConfigError if one is named twice, or if its GPUs cannot be counted and its slots were not given.

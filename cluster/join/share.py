@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.program import Program, ask, program
+from cluster.ssh.program import HostProgram, ask, program
 from cluster.stage.stage import is_shared
 from cluster.terminal import counted
 
@@ -16,7 +16,7 @@ _NFS = "cluster.join.onhost.nfs"
 _LIMITS = Limits(total_s=420)  # a package may have to be installed
 
 
-def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
+def check_shared(reach: Executor, hosts: Sequence[Host], folder: str) -> None:
     """Raise ConfigError if the folder is not one and the same on all hosts."""
     if len(hosts) > 1 and not is_shared(reach, hosts, folder):
         raise ConfigError(
@@ -26,7 +26,7 @@ def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
         )
 
 
-def make_folders(reach: Reach, leader: Host, folder: str, owner: str) -> str:
+def make_folders(reach: Executor, leader: Host, folder: str, owner: str) -> str:
     """Make the folders that all users write to, as root on the leader; return what is wrong with them.
 
     owner: the cluster's user, whose folders of an earlier time root takes over.
@@ -38,7 +38,7 @@ def make_folders(reach: Reach, leader: Host, folder: str, owner: str) -> str:
     return str(answers[leader]["failed"] or answers[leader]["done"])
 
 
-def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
+def serve(reach: Executor, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
     """Mount the leader's folder on all others, over NFS. Raises ClusterError that names each host that failed.
 
     Nothing is changed on the leader before each of the others has confirmed that it can mount the folder.
@@ -58,7 +58,7 @@ def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[st
         )
 
 
-def _do(reach: Reach, hosts: Sequence[Host], sent: Program) -> None:
+def _do(reach: Executor, hosts: Sequence[Host], sent: HostProgram) -> None:
     results, answers = ask(reach, hosts, sent, limits=_LIMITS, sudo=True)
     why: dict[str, list[str]] = {}
     for host, result in results.items():

@@ -8,8 +8,8 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.client.client import Jobs, Listing
-from cluster.ssh.fanout import Reach
+from cluster.jobs.client.client import JobListing, JobsClient
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
@@ -19,7 +19,7 @@ _END, _RUNS, _LOST, _NOT_KNOWN = "end", "its job runs", "its job is lost", "its 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class TrainingProcess:
     """Process of a training on a host."""
 
     pid: int
@@ -57,7 +57,7 @@ class Segment:
 class Leftovers:
     """Processes and segments of trainings on each host that answered, and the hosts that did not."""
 
-    processes: Mapping[Host, tuple[Process, ...]]
+    processes: Mapping[Host, tuple[TrainingProcess, ...]]
     segments: Mapping[Host, tuple[Segment, ...]]
     unanswered: Mapping[Host, str]  # why
 
@@ -89,10 +89,10 @@ class Leftovers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class KillResult:
     """Result of ending: per host that answered, the processes still there, each with its current fate."""
 
-    left: Mapping[Host, tuple[Process, ...]]
+    left: Mapping[Host, tuple[TrainingProcess, ...]]
     removed: Mapping[Host, int]  # number of removed segments
     unanswered: Mapping[Host, str]  # why
 
@@ -119,7 +119,7 @@ class KnownJobs:
     lost: tuple[str, ...] = ()  # jobs whose supervisor, on another machine, does not report
 
     @classmethod
-    def of(cls, listing: Listing) -> "KnownJobs":
+    def of(cls, listing: JobListing) -> "KnownJobs":
         """Build it from the master's list."""
         jobs, lost = listing.jobs, listing.unsure_ids
         return cls(
@@ -129,17 +129,17 @@ class KnownJobs:
         )
 
 
-def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
+def known_jobs(reach: Executor, cluster: Cluster) -> KnownJobs:
     """Query the master for the jobs of this cluster. Raises ClusterError if it does not answer."""
     try:
-        listing = Jobs(reach, cluster).list(going=True)
+        listing = JobsClient(reach, cluster).list(going=True)
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
     return KnownJobs.of(listing)
 
 
 def find_leftovers(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], jobs: KnownJobs, *, all_mine: bool = False
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], jobs: KnownJobs, *, all_mine: bool = False
 ) -> Leftovers:
     """Return what trainings left on these hosts.
 
@@ -157,8 +157,14 @@ def find_leftovers(
 
 
 def end_leftovers(
-    reach: Reach, cluster: Cluster, shown: Leftovers, jobs: KnownJobs, *, all_mine: bool = False, grace_s: float = 5.0
-) -> Ended:
+    reach: Executor,
+    cluster: Cluster,
+    shown: Leftovers,
+    jobs: KnownJobs,
+    *,
+    all_mine: bool = False,
+    grace_s: float = 5.0,
+) -> KillResult:
     """End the processes that were shown and those that they start meanwhile, and nothing else.
 
     jobs: queried again after the operator agreed; a process whose job is active by now is left alone.
@@ -174,7 +180,7 @@ def end_leftovers(
     sent = program(_LEFTOVERS, asked, python=cluster.python)
     limits = Limits(total_s=_ANSWER_S + grace_s)
     results, said = ask(reach, list(shown.processes), sent, lambda h: [h.address], limits=limits)
-    return Ended(
+    return KillResult(
         left={h: _processes(f["left"]) for h, f in said.items()},
         removed={h: len(f["removed"]) for h, f in said.items()},
         unanswered={**shown.unanswered, **{h: r.problem for h, r in results.items() if not r.ok}},
@@ -194,7 +200,7 @@ def describe(found: Leftovers) -> str:
     return "\n".join(lines) or f"nothing of a training on {_hosts(found.processes)}"
 
 
-def describe_end(shown: Leftovers, ended: Ended) -> str:
+def describe_end(shown: Leftovers, ended: KillResult) -> str:
     """Format what is left after the end: zero, or which processes and why; and how many were not touched."""
     lines = []
     for host, left in ended.left.items():
@@ -221,11 +227,11 @@ _FATES = {
 }
 
 
-def _processes(raw: Iterable[Mapping[str, Any]]) -> tuple[Process, ...]:
-    return tuple(Process(**p) for p in raw)
+def _processes(raw: Iterable[Mapping[str, Any]]) -> tuple[TrainingProcess, ...]:
+    return tuple(TrainingProcess(**p) for p in raw)
 
 
-def _process(p: Process) -> str:
+def _process(p: TrainingProcess) -> str:
     what = f"job {p.job}" if p.job else p.page or "training"
     marks = "".join(
         [
@@ -237,14 +243,14 @@ def _process(p: Process) -> str:
     return f"{p.pid:>7} {p.user} {p.state} {what}{marks}: {_FATES[p.fate]}   {p.command[:80]}"
 
 
-def _how_it_stays(p: Process) -> str:
+def _how_it_stays(p: TrainingProcess) -> str:
     if not p.is_to_end:
         why = p.fate if p.fate.startswith("its job") else f"it is {p.fate}"
         return f"not ended, {why} by now: {_process(p)}"
     return f"still there: {_process(p)}{_why_it_stays(p)}"
 
 
-def _why_it_stays(p: Process) -> str:
+def _why_it_stays(p: TrainingProcess) -> str:
     if p.state == "D":
         return "  (in the kernel, state D: it ends when its disk or network answers; reboot the host if it does not)"
     return "  (a zombie: its parent does not take its end)" if p.state == "Z" else ""

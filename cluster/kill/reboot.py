@@ -8,7 +8,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.kill.busy import refuse_busy
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
 
@@ -21,7 +21,7 @@ _GO = (
 _PAUSE_S = 1.0
 
 
-def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
+def refuse_while_a_job_runs(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> None:
     """Raise ConfigError if a job may run on these hosts or one is this machine, ClusterError if one does not answer."""
     if any(h.is_local for h in hosts):
         raise ConfigError("localhost is this machine: reboot it yourself")
@@ -35,7 +35,7 @@ def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host
 
 
 def reboot(
-    reach: Reach,
+    reach: Executor,
     hosts: Sequence[Host],
     timeout_s: float,
     on_back: Callable[[Host, float], None] = lambda _host, _seconds: None,

@@ -10,7 +10,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut
@@ -38,7 +38,7 @@ class HostFacts:
     free_port: int = 0  # free port outside the ephemeral range; 0: not known
 
 
-def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
+def survey(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
     """Return every host's facts, and the raw results. A host that failed is only in the results."""
     # Not isolated: it lists installed packages
     sent = program(_SURVEY, cluster.shared, python=cluster.python, is_isolated=False)

@@ -10,26 +10,26 @@ from cluster.errors import ClusterError, NothingToDo
 from cluster.jobs.record import Job, JobView
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell
-from cluster.matrix.state import Entry, State
+from cluster.matrix.state import CellEntry, MatrixState
 from cluster.terminal import counted
 
 LOOK_S = 3.0
 
 
-class Jobs(Protocol):
+class MatrixJobs(Protocol):
     """Job operations that a matrix run needs."""
 
     def submit(self, job: Job) -> str:
         """Submit a job and return its id."""
 
-    def list(self) -> "Listing":
+    def list(self) -> "RecordedJobs":
         """Return every job on record."""
 
     def stop(self, which: str) -> JobView:
         """Stop a job, and end what it has left on its hosts."""
 
 
-class Listing(Protocol):
+class RecordedJobs(Protocol):
     """Jobs on record."""
 
     @property
@@ -40,11 +40,11 @@ class Listing(Protocol):
 class Keeper(Protocol):
     """Storage of the matrix's state."""
 
-    def write(self, state: State, cells: list[Cell]) -> None:
+    def write(self, state: MatrixState, cells: list[Cell]) -> None:
         """Store the state."""
 
 
-class Run:
+class MatrixRun:
     """Run of a matrix's cells. An earlier run may have completed some of them.
 
     measure: returns the results of a job that has succeeded. code: hash of the code that command lines run now. again:
@@ -54,9 +54,9 @@ class Run:
     def __init__(
         self,
         cells: list[Cell],
-        state: State,
+        state: MatrixState,
         *,
-        jobs: Jobs,
+        jobs: MatrixJobs,
         keeper: Keeper,
         measure: Callable[[JobView], Mapping[str, object]],
         packed: bool,
@@ -91,7 +91,7 @@ class Run:
     def _ran_other_code(self, cell: Cell) -> bool:
         return not cell.trainer and self.state.cells[cell.digest].code != self._code
 
-    def see_through(self, planned: Mapping[str, Job]) -> State:
+    def see_through(self, planned: Mapping[str, Job]) -> MatrixState:
         """Run the cells whose jobs are given by digest, and return the state once every cell has ended."""
         self._planned = dict(planned)
         self._keeper.write(self.state, self._cells)
@@ -117,7 +117,7 @@ class Run:
             if job and job.state.is_going:
                 going.append(job)
             elif job is None:
-                self._note(cell, Entry(job=entry.job, state="failed", cause="its record was removed"))
+                self._note(cell, CellEntry(job=entry.job, state="failed", cause="its record was removed"))
             else:
                 self._ended(cell, job)
         return going
@@ -127,7 +127,7 @@ class Run:
         cause = "" if job.state is JobState.SUCCEEDED else job.status.cause
         if job.state is JobState.LOST:
             cause = f"its supervisor was gone (killed, or the master restarted); {self._freed(job)}"
-        self._note(cell, Entry(job=job.id, state=str(job.state), cause=cause, measured=measured))
+        self._note(cell, CellEntry(job=job.id, state=str(job.state), cause=cause, measured=measured))
         speed = measured.get("images_per_s")
         how = f"{job.state}" + (f": {cause}" if cause else f", {speed} images/s" if speed is not None else "")
         print(f"{cell.number}/{len(self._cells)} {cell}: {how}", file=sys.stderr)
@@ -148,14 +148,14 @@ class Run:
     def _submit(self, cell: Cell) -> None:
         """Submit the cell's job. Its id is stored first, so that a run resumed after an interruption finds the job."""
         job = self._planned.pop(cell.digest)
-        self._note(cell, Entry(job=job.id))
+        self._note(cell, CellEntry(job=job.id))
         try:
             self._jobs.submit(job)
         except ClusterError as e:
-            self._note(cell, Entry(job=job.id, state="failed", cause=str(e).splitlines()[0]))
+            self._note(cell, CellEntry(job=job.id, state="failed", cause=str(e).splitlines()[0]))
         print(f"{cell.number}/{len(self._cells)} {cell}: job {job.id}", file=sys.stderr)
 
-    def _note(self, cell: Cell, entry: Entry) -> None:
+    def _note(self, cell: Cell, entry: CellEntry) -> None:
         before = self.state.cells.get(cell.digest)
         ran = before.code if before and before.job == entry.job else "" if cell.trainer else self._code
         entry = dataclasses.replace(entry, code=ran)
@@ -168,7 +168,7 @@ def may_submit(going: Sequence[JobView], *, packed: bool) -> bool:
     return not any(job.state is JobState.QUEUED for job in going) if packed else not going
 
 
-def summary(cells: Sequence[Cell], state: State) -> str:
+def summary(cells: Sequence[Cell], state: MatrixState) -> str:
     """Return how many cells have succeeded, on one line."""
     succeeded = sum(state.is_done(c) for c in cells)
     return f"{succeeded} of {counted(len(cells), 'cell')} succeeded"

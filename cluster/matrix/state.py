@@ -10,7 +10,7 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.inventory import Cluster
 from cluster.matrix.cells import Cell, Value
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
 
@@ -18,7 +18,7 @@ _ANSWER_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CellEntry:
     """Job and result of one cell."""
 
     job: str
@@ -29,14 +29,14 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class MatrixState:
     """Entries of the cells by their digests."""
 
-    cells: Mapping[str, Entry] = field(default_factory=dict)
+    cells: Mapping[str, CellEntry] = field(default_factory=dict)
 
-    def with_entry(self, cell: Cell, entry: Entry) -> "State":
+    def with_entry(self, cell: Cell, entry: CellEntry) -> "MatrixState":
         """Return a copy with the cell's entry replaced."""
-        return State(cells={**self.cells, cell.digest: entry})
+        return MatrixState(cells={**self.cells, cell.digest: entry})
 
     def is_done(self, cell: Cell) -> bool:
         """Return True if the cell's job has succeeded, so that it is not run again."""
@@ -44,11 +44,11 @@ class State:
         return entry is not None and entry.state == "succeeded"
 
 
-def rows(cells: list[Cell], state: State) -> list[dict[str, Value | None]]:
+def rows(cells: list[Cell], state: MatrixState) -> list[dict[str, Value | None]]:
     """Return the rows of the table in the order of the cells: values, job, state and measurements."""
     found: list[dict[str, Value | None]] = []
     for cell in cells:
-        entry = state.cells.get(cell.digest, Entry(job=""))
+        entry = state.cells.get(cell.digest, CellEntry(job=""))
         found.append(
             {
                 **cell.values,
@@ -61,23 +61,23 @@ def rows(cells: list[Cell], state: State) -> list[dict[str, Value | None]]:
     return found
 
 
-def text_of(state: State, cells: list[Cell]) -> str:
+def text_of(state: MatrixState, cells: list[Cell]) -> str:
     """Return the text of `state.json`: the entry of every cell, and the rows of the table."""
     known = {digest: dataclasses.asdict(entry) for digest, entry in state.cells.items()}
     return json.dumps({"cells": known, "rows": rows(cells, state)}, indent=1) + "\n"
 
 
-def parse(text: str) -> State:
+def parse(text: str) -> MatrixState:
     """Parse the text of `state.json`; an empty text gives an empty state. Raises ValueError."""
     try:
         raw = json.loads(text)["cells"] if text.strip() else {}
-        return State(cells={digest: _entry(one) for digest, one in raw.items()})
+        return MatrixState(cells={digest: _entry(one) for digest, one in raw.items()})
     except (KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"{type(e).__name__}: {e}") from e
 
 
-def _entry(raw: Mapping[str, Any]) -> Entry:
-    return Entry(
+def _entry(raw: Mapping[str, Any]) -> CellEntry:
+    return CellEntry(
         job=str(raw["job"]),
         state=str(raw["state"]),
         cause=str(raw["cause"]),
@@ -86,14 +86,14 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     )
 
 
-class Store:
+class ResultStore:
     """Folder of a matrix's results on the shared folder."""
 
-    def __init__(self, reach: Reach, cluster: Cluster, name: str) -> None:
+    def __init__(self, reach: Executor, cluster: Cluster, name: str) -> None:
         self._reach, self._cluster = reach, cluster
         self.folder = f"{cluster.shared}/matrices/{name}"
 
-    def read(self) -> State:
+    def read(self) -> MatrixState:
         """Return the state that an earlier run has stored; empty if there was none. Raises ClusterError."""
         folder, path = shlex.quote(self.folder), shlex.quote(f"{self.folder}/state.json")
         others = shlex.quote(f"it is another user's: give the matrix another name, or remove {self.folder}")
@@ -108,7 +108,7 @@ class Store:
                 f"{self.folder}/state.json on the master is damaged ({e}): move it away, and every cell is run again"
             ) from e
 
-    def write(self, state: State, cells: list[Cell]) -> None:
+    def write(self, state: MatrixState, cells: list[Cell]) -> None:
         """Write the state and the rows of the table atomically. Raises ClusterError."""
         text = text_of(state, cells)
         folder = shlex.quote(self.folder)

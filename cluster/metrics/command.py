@@ -8,21 +8,21 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.metrics.families import families
 from cluster.metrics.text import text_of
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.top.collector import one_frame
-from cluster.top.snapshot import Frame
+from cluster.top.snapshot import ClusterSnapshot
 
 
 def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> None:
     """Print the metrics, or write them atomically to a file. Raises ConfigError, ClusterError."""
     if to:
         check_target(to)
-    with Reach(cluster, fanout=max(64, len(hosts))) as reach:
+    with Executor(cluster, fanout=max(64, len(hosts))) as reach:
         frame = one_frame(reach, cluster, hosts)
-        text = text_of(families(frame, _ettr(Jobs(reach, cluster), frame)))
+        text = text_of(families(frame, _ettr(JobsClient(reach, cluster), frame)))
     for one in frame.hosts:
         if not one.is_seen:
             print(f"{one.host}: {one.sight}: {one.why}", file=sys.stderr)
@@ -43,7 +43,7 @@ def check_target(to: Path) -> None:
         raise ConfigError(f"--to {to}: there is no folder {to.parent}")
 
 
-def _ettr(jobs: Jobs, frame: Frame) -> dict[str, float]:
+def _ettr(jobs: JobsClient, frame: ClusterSnapshot) -> dict[str, float]:
     """Return the useful share of time (ETTR) per active job. Jobs without an account are left out."""
     found = {}
     for job in frame.jobs:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from cluster.metrics.text import Family
-from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank
+from cluster.top.snapshot import ClusterSnapshot, HostState, JobSeen, RankSnapshot
 
 
-def families(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:
+def families(frame: ClusterSnapshot, ettr: Mapping[str, float]) -> list[Family]:
     """Return all metric families.
 
     Args:
@@ -15,7 +15,7 @@ def families(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:
     return [*_of_hosts(frame), *_of_gpus(frame), *_of_jobs(frame, ettr), *_of_ranks(frame)]
 
 
-def _of_hosts(frame: Frame) -> list[Family]:
+def _of_hosts(frame: ClusterSnapshot) -> list[Family]:
     up = Family("dlami_host_up", "Whether the host answers: 1, or 0 if it is silent, gone or talks nonsense.")
     odd = Family("dlami_host_odd", "How far a value of the host is from the others', above 1 where it is odd.")
     answer = Family("dlami_host_answer_seconds", "From a question over SSH to its answer.")
@@ -49,7 +49,7 @@ def _of_hosts(frame: Frame) -> list[Family]:
     return [up, odd, answer, ping, cpu, cores, used, total, disk, came, went, read, written]
 
 
-def _of_gpus(frame: Frame) -> list[Family]:
+def _of_gpus(frame: ClusterSnapshot) -> list[Family]:
     use = Family("dlami_gpu_use_ratio", "Share of the last second in which a kernel ran.")
     used = Family("dlami_gpu_memory_used_bytes", "Memory of the GPU that is taken.")
     total = Family("dlami_gpu_memory_size_bytes", "Memory of the GPU.")
@@ -68,7 +68,7 @@ def _of_gpus(frame: Frame) -> list[Family]:
     return [use, used, total, heat, power, limit]
 
 
-def _of_jobs(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:
+def _of_jobs(frame: ClusterSnapshot, ettr: Mapping[str, float]) -> list[Family]:
     known = Family("dlami_jobs_known", "Whether the master tells of its jobs: 0 where there may be some unseen.")
     state = Family("dlami_job_state", "1 for the state that the job is in.")
     attempt = Family("dlami_job_attempt", "Number of the job's newest attempt.")
@@ -90,7 +90,7 @@ def _of_jobs(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:
     return [known, state, attempt, ranks, step, steps, speed, useful]
 
 
-def _of_ranks(frame: Frame) -> list[Family]:
+def _of_ranks(frame: ClusterSnapshot) -> list[Family]:
     step = Family("dlami_rank_step", "Steps that the rank has done.")
     silent = Family("dlami_rank_silent_seconds", "Since the rank's last beat.")
     own_speed = Family("dlami_rank_own_images_per_second", "As if the rank never waited for the others.")
@@ -106,13 +106,13 @@ def _of_ranks(frame: Frame) -> list[Family]:
     return [step, silent, own_speed, waits]
 
 
-def _host_labels(frame: Frame, seen: HostSeen) -> dict[str, str]:
+def _host_labels(frame: ClusterSnapshot, seen: HostState) -> dict[str, str]:
     return {"cluster": frame.cluster, "host": seen.host.address, "host_rank": str(seen.host.rank)}
 
 
-def _job_labels(frame: Frame, job: JobSeen) -> dict[str, str]:
+def _job_labels(frame: ClusterSnapshot, job: JobSeen) -> dict[str, str]:
     return {"cluster": frame.cluster, "job": job.id, "name": job.name}
 
 
-def _rank_labels(frame: Frame, seen: HostSeen, rank: Rank) -> dict[str, str]:
+def _rank_labels(frame: ClusterSnapshot, seen: HostState, rank: RankSnapshot) -> dict[str, str]:
     return {**_host_labels(frame, seen), "job": rank.job, "rank": str(rank.rank)}

@@ -16,7 +16,7 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.packages import import_check
-from cluster.packages.interpreter import Interpreter, Wanted
+from cluster.packages.interpreter import EnvironmentRequest, Interpreter
 from cluster.packages.recipe import Recipe
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.heartbeat import heard_of
@@ -24,11 +24,11 @@ from cluster.typed import from_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class VerbArguments:
     """Arguments of a verb; each verb uses some of them."""
 
     hosts: tuple[Host, ...] = ()
-    wanted: Wanted | None = None
+    wanted: EnvironmentRequest | None = None
     recipe: Recipe | None = None
     changes: bool = False
     words: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         signal.signal(ending, signal.default_int_handler)
     try:
         with heard_of():
-            answer = _answer(words.verb, words.shared, from_json(Request, json.load(sys.stdin)))
+            answer = _answer(words.verb, words.shared, from_json(VerbArguments, json.load(sys.stdin)))
     except ClusterError as e:
         answer = {"error": str(e), "is_config": isinstance(e, ConfigError)}
     except OSError as e:
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _answer(verb: str, shared: str, given: Request) -> dict[str, Any]:
+def _answer(verb: str, shared: str, given: VerbArguments) -> dict[str, Any]:
     if verb == "ready":
         from cluster.packages.ready import ready
 

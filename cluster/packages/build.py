@@ -35,7 +35,7 @@ _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # query string of a si
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class EnvironmentPaths:
     """Paths of an environment on a host's own disk, equal on all hosts."""
 
     place: Path  # folder of this user's environments
@@ -67,15 +67,15 @@ def base_python() -> str:
     return str(getattr(sys, "_base_executable", "") or sys.executable)
 
 
-def place_of(recipe: Recipe) -> Place:
+def place_of(recipe: Recipe) -> EnvironmentPaths:
     """Return the place of a recipe's environment, on this machine and on all that are like it."""
     place = own_place()
     kind = f"{sys.platform} {platform.machine()} {platform.libc_ver()}"
-    return Place(place=place, id=environment_id(recipe, python=sys.version, platform=kind, place=str(place)))
+    return EnvironmentPaths(place=place, id=environment_id(recipe, python=sys.version, platform=kind, place=str(place)))
 
 
 @contextlib.contextmanager
-def held(where: Place, say: Say) -> Iterator[int]:
+def held(where: EnvironmentPaths, say: Say) -> Iterator[int]:
     """Hold the environment's lock, after waiting for any other holder. Yield the lock's file descriptor."""
     try:
         where.place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,13 +93,13 @@ def held(where: Place, say: Say) -> Iterator[int]:
         os.close(lock)
 
 
-def is_whole(where: Place) -> bool:
+def is_whole(where: EnvironmentPaths) -> bool:
     """Return True if the environment is complete on this machine and its interpreter runs."""
     record = env_registry.read_record(str(where.place), where.id)
     return bool(record.get("whole")) and not env_registry.trouble(str(where.folder), str(record.get("python", "")))
 
 
-def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -> None:
+def build(where: EnvironmentPaths, recipe: Recipe, constraints: str, lock: int, say: Say) -> None:
     """Build the environment; the caller holds its lock. Raises ClusterError with the installer's own message.
 
     A failed build leaves nothing but its log.
@@ -164,7 +164,7 @@ def commands(folder: Path, source: Path, recipe: Recipe, *, uv: str | None, has_
     return [[python, "-m", "venv", "--without-pip", environment], [*pip, *quiet]]
 
 
-def installed(where: Place) -> str:
+def installed(where: EnvironmentPaths) -> str:
     """Return the environment's packages as `name==version` lines; "" if its interpreter fails."""
     code = (
         "from importlib import metadata as m\n"
@@ -216,7 +216,7 @@ def uv_settings(pip_config: str, environment: Mapping[str, str]) -> dict[str, st
     return found
 
 
-def _do(words: Sequence[str], source: Path, where: Place, lock: int, say: Say) -> None:
+def _do(words: Sequence[str], source: Path, where: EnvironmentPaths, lock: int, say: Say) -> None:
     """Run one step of the build, with its command and output in the log. Raises ClusterError if it fails.
 
     The step inherits the lock. If this process is killed, the next builder waits until the step has ended, too.
@@ -271,7 +271,7 @@ def _wait(child: "subprocess.Popen[str]", lines: Sequence[str], say: Say) -> Non
             say(f"{spoken - began:.0f} s{at}")
 
 
-def _environment(where: Place, *, uses_uv: bool) -> dict[str, str]:
+def _environment(where: EnvironmentPaths, *, uses_uv: bool) -> dict[str, str]:
     """Return the installer's variables: this process's, so that pip's configuration, proxies and credentials apply."""
     mine = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER")}
     mine |= {"GIT_TERMINAL_PROMPT": "0", "UV_PROJECT_ENVIRONMENT": str(where.folder), "UV_PYTHON_DOWNLOADS": "never"}

@@ -13,10 +13,10 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.packages.env_list import Stock
-from cluster.packages.interpreter import Interpreter, Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest, Interpreter
 from cluster.packages.ready import Ready
 from cluster.packages.recipe import Recipe
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import NoAnswer, answer_of
@@ -32,13 +32,13 @@ _STOCK_S = 600.0
 class NotReady(ClusterError):
     """Some hosts do not have the environment; the text names them, the reason and the remedy."""
 
-    def __init__(self, wanted: Wanted, made: Ready, num_hosts: int) -> None:
+    def __init__(self, wanted: EnvironmentRequest, made: Ready, num_hosts: int) -> None:
         same: dict[str, list[str]] = {}
         for address, why in made.lacking.items():
             same.setdefault(why, []).append(address)
         lines = [f"{wanted.option} is not ready on {len(made.lacking)} of {counted(num_hosts, 'host')}:"]
         lines += [f"  {fold(addresses)}  {why}" for why, addresses in same.items()]
-        if wanted.kind in (Kind.VENV, Kind.CONDA) and len(made.lacking) < num_hosts:
+        if wanted.kind in (EnvironmentKind.VENV, EnvironmentKind.CONDA) and len(made.lacking) < num_hosts:
             folder = made.interpreter.folder
             lines.append(f"it has to be at the same path on all of them: inv copy {folder} {folder}")
         super().__init__("\n".join(lines))
@@ -48,18 +48,18 @@ class NotReady(ClusterError):
 class Packages:
     """Environments of one cluster's programs. `on_word` is called with each progress message."""
 
-    def __init__(self, reach: Reach, cluster: Cluster, on_word: Callable[[str], None] | None = None) -> None:
+    def __init__(self, reach: Executor, cluster: Cluster, on_word: Callable[[str], None] | None = None) -> None:
         self._reach, self._cluster = reach, cluster
         self._on_word = on_word or _print_word
 
     def ready(
-        self, wanted: Wanted, recipe: Recipe | None, hosts: Sequence[Host], *, changes: bool = True
+        self, wanted: EnvironmentRequest, recipe: Recipe | None, hosts: Sequence[Host], *, changes: bool = True
     ) -> Interpreter:
         """Build and copy the environment where it is missing, and return the ranks' interpreter. Raises ClusterError.
 
         changes: if False, nothing is changed, and a message says what would be.
         """
-        file = Path(wanted.what).name if wanted.kind is Kind.REQUIREMENTS else wanted.what
+        file = Path(wanted.what).name if wanted.kind is EnvironmentKind.REQUIREMENTS else wanted.what
         said = self._call(
             "ready",
             Limits(silence_s=_SILENT_S),

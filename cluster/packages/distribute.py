@@ -6,9 +6,9 @@ from typing import Any
 from cluster.broadcast.copy import Transfer, copy
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.packages.build import Place
+from cluster.packages.build import EnvironmentPaths
 from cluster.packages.onhost import env_registry
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
@@ -17,7 +17,7 @@ _LOOK = Limits(total_s=90)  # includes the removal of an interrupted copy of ano
 
 
 def lacking(
-    reach: Reach, hosts: Sequence[Host], where: Place, *, changes: bool
+    reach: Executor, hosts: Sequence[Host], where: EnvironmentPaths, *, changes: bool
 ) -> tuple[tuple[Host, ...], dict[str, str]]:
     """Return the hosts that lack the environment, and why each other host gave no answer, by address.
 
@@ -32,7 +32,7 @@ def lacking(
     return tuple(h for h, said in answers.items() if not said["there"]), silent
 
 
-def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], where: Place) -> Mapping[str, str]:
+def bring(reach: Executor, cluster: Cluster, hosts: Sequence[Host], where: EnvironmentPaths) -> Mapping[str, str]:
     """Copy the environment to hosts that lack it. Return why it is not usable, by address of the hosts where it failed.
 
     The cluster's master is this machine.
@@ -46,20 +46,20 @@ def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], where: Place) -
     return failed | {h.address: said["why"] for h, said in answers.items() if not said["there"]}
 
 
-def without_folder(reach: Reach, hosts: Sequence[Host], folder: str) -> Mapping[str, str]:
+def without_folder(reach: Executor, hosts: Sequence[Host], folder: str) -> Mapping[str, str]:
     """Return why an operator's own environment is missing or does not run, by address of the hosts concerned."""
     results, answers = ask(reach, hosts, program(_SHELF, "folder", folder, ""), limits=Limits(total_s=60))
     failed = {h.address: r.problem for h, r in results.items() if h not in answers}
     return failed | {h.address: said["why"] for h, said in answers.items() if said["why"]}
 
 
-def environments_on(reach: Reach, hosts: Sequence[Host], place: str) -> tuple[dict[Host, list[Any]], dict[str, str]]:
+def environments_on(reach: Executor, hosts: Sequence[Host], place: str) -> tuple[dict[Host, list[Any]], dict[str, str]]:
     """Return every host's environments, and why each other host gave no answer, by address."""
     results, answers = ask(reach, hosts, program(_SHELF, "list", place), limits=Limits(total_s=120))
     return answers, {h.address: r.problem for h, r in results.items() if h not in answers}
 
 
-def removed(reach: Reach, hosts: Sequence[Host], place: str, ids: Sequence[str]) -> Mapping[str, str]:
+def removed(reach: Executor, hosts: Sequence[Host], place: str, ids: Sequence[str]) -> Mapping[str, str]:
     """Remove environments. Return what is left or why the host failed, by address of the hosts concerned."""
     results, answers = ask(reach, hosts, program(_SHELF, "remove", place, list(ids)), limits=Limits(total_s=300))
     failed = {h.address: r.problem for h, r in results.items() if h not in answers}

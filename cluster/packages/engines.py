@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.onhost.telling_line import telling_line
@@ -37,7 +37,7 @@ def address_of(image: str) -> str:
     return image if image.startswith(_SCHEMES) else f"docker://{image}"
 
 
-def agreed_engine(reach: Reach, hosts: Sequence[Host], image: str) -> tuple[str, Mapping[str, str]]:
+def agreed_engine(reach: Executor, hosts: Sequence[Host], image: str) -> tuple[str, Mapping[str, str]]:
     """Return the engine that every host has and may use, and why each other host gave no answer, by address.
 
     Raises ConfigError that names the hosts without any.
@@ -64,7 +64,9 @@ def agreed_engine(reach: Reach, hosts: Sequence[Host], image: str) -> tuple[str,
     )
 
 
-def without_image(reach: Reach, hosts: Sequence[Host], engine: str, image: str, *, changes: bool) -> Mapping[str, str]:
+def without_image(
+    reach: Executor, hosts: Sequence[Host], engine: str, image: str, *, changes: bool
+) -> Mapping[str, str]:
     """Return why the image is missing, by address of the hosts concerned.
 
     changes: pull the image first where it is missing.

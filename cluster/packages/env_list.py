@@ -9,10 +9,10 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.record import jobs_folder
 from cluster.jobs.records import read_all
-from cluster.packages.build import Place, held, own_place
+from cluster.packages.build import EnvironmentPaths, held, own_place
 from cluster.packages.distribute import environments_on, removed
 from cluster.packages.recipes import forget, kept_ids
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 _DAY_S = 86400.0
 _NEW_S = 600.0  # an environment used so recently may belong to a job that is just starting
@@ -96,7 +96,7 @@ def remove(hosts: Sequence[Host], shared: str, ids: Sequence[str]) -> Mapping[st
     place = own_place()
     with _reach(hosts, shared) as reach:
         for name in ids:
-            with held(Place(place=place, id=name), lambda text: None):
+            with held(EnvironmentPaths(place=place, id=name), lambda text: None):
                 left |= removed(reach, hosts, str(place), [name])
     for name in kept_ids(shared):
         if name in ids and name not in ended:
@@ -115,5 +115,5 @@ def _users(shared: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     return going_on, ended
 
 
-def _reach(hosts: Sequence[Host], shared: str) -> Reach:
-    return Reach(Cluster(name="packages", hosts=tuple(hosts), folder=Path(), shared=shared, project=str(ROOT)))
+def _reach(hosts: Sequence[Host], shared: str) -> Executor:
+    return Executor(Cluster(name="packages", hosts=tuple(hosts), folder=Path(), shared=shared, project=str(ROOT)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cluster.errors import ConfigError
 
 
-class Kind(enum.StrEnum):
+class EnvironmentKind(enum.StrEnum):
     """Kinds of environment that a user can request."""
 
     REQUIREMENTS = "requirements"  # built on the master, copied to the other hosts
@@ -18,10 +18,10 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class EnvironmentRequest:
     """Environment that the operator requests, and that a job's later attempts use again."""
 
-    kind: Kind
+    kind: EnvironmentKind
     what: str  # a file's name, a folder, an environment's name, an image
     id: str = ""  # id of a built environment; "" until the master returns it, or if nothing is built
     binds: tuple[str, ...] = ()  # further folders of the host that a container sees
@@ -36,28 +36,30 @@ class Wanted:
 class Interpreter:
     """Prefix, variables and folder that a program's ranks get from their environment."""
 
-    wanted: Wanted
+    wanted: EnvironmentRequest
     prefix: tuple[str, ...] = ()  # words before the program's own
     # PATH holds only the folders before the host's own
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     folder: str = ""  # its folder on every host; "" for an image in an engine's own store
 
 
-def wanted_by(requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()) -> Wanted | None:
+def wanted_by(
+    requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()
+) -> EnvironmentRequest | None:
     """Return the environment that these options request; None if there is none.
 
     Raises ConfigError if they request two, or if an option's value is not usable.
     """
     given = {
-        Kind.REQUIREMENTS: requirements,
-        Kind.VENV: venv,
-        Kind.CONDA: conda,
-        Kind.CONTAINER: container,
+        EnvironmentKind.REQUIREMENTS: requirements,
+        EnvironmentKind.VENV: venv,
+        EnvironmentKind.CONDA: conda,
+        EnvironmentKind.CONTAINER: container,
     }
-    asked = [Wanted(kind=kind, what=what, binds=binds) for kind, what in given.items() if what]
+    asked = [EnvironmentRequest(kind=kind, what=what, binds=binds) for kind, what in given.items() if what]
     if len(asked) > 1:
         raise ConfigError(f"a program has one environment: give {' or '.join(w.option for w in asked)}")
-    if binds and (not asked or asked[0].kind is not Kind.CONTAINER):
+    if binds and (not asked or asked[0].kind is not EnvironmentKind.CONTAINER):
         raise ConfigError("--bind is for --container: every other program sees all folders of its host")
     for folder in binds:
         if not folder.startswith("/") or ":" in folder:

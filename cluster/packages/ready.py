@@ -11,14 +11,14 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host, is_this_machine
 from cluster.inventory import ROOT, Cluster
 from cluster.packages import engines
-from cluster.packages.build import Place, Say, build, held, installed, is_whole, place_of
+from cluster.packages.build import EnvironmentPaths, Say, build, held, installed, is_whole, place_of
 from cluster.packages.conda import conda_variables
 from cluster.packages.distribute import bring, lacking, without_folder
-from cluster.packages.interpreter import Interpreter, Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest, Interpreter
 from cluster.packages.onhost.env_registry import IMAGE
 from cluster.packages.recipe import Recipe, image_recipe
 from cluster.packages.recipes import keep, keep_installed, kept_installed, kept_recipe
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import counted
 
 CONTAINED = ROOT / "cluster/packages/onhost/contained.py"
@@ -38,7 +38,7 @@ class Ready:
 class _Here:
     """Context of a preparation on the master."""
 
-    reach: Reach
+    reach: Executor
     cluster: Cluster  # cluster whose master is this machine
     hosts: tuple[Host, ...]
     shared: str
@@ -47,7 +47,13 @@ class _Here:
 
 
 def ready(
-    wanted: Wanted, recipe: Recipe | None, hosts: Sequence[Host], shared: str, *, changes: bool = True, say: Say
+    wanted: EnvironmentRequest,
+    recipe: Recipe | None,
+    hosts: Sequence[Host],
+    shared: str,
+    *,
+    changes: bool = True,
+    say: Say,
 ) -> Ready:
     """Build what is missing on the master, and copy it to those of these hosts that lack it.
 
@@ -57,13 +63,13 @@ def ready(
     here = next((h for h in hosts if is_this_machine(h.address)), Host(rank=0, address="localhost", slots=1))
     everyone = (here, *(h for h in hosts if h != here))
     cluster = Cluster(name="packages", hosts=everyone, folder=Path(), shared=shared, project=str(ROOT))
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         seat = _Here(reach=reach, cluster=cluster, hosts=tuple(hosts), shared=shared, changes=changes, say=say)
-        if wanted.kind is Kind.VENV:
+        if wanted.kind is EnvironmentKind.VENV:
             return _of_venv(seat, wanted)
-        if wanted.kind is Kind.CONDA:
+        if wanted.kind is EnvironmentKind.CONDA:
             return _of_conda(seat, wanted)
-        if wanted.kind is Kind.CONTAINER:
+        if wanted.kind is EnvironmentKind.CONTAINER:
             return _of_container(seat, wanted)
         made = _made(seat, wanted, recipe or kept_recipe(shared, wanted.id))
         folder = made.interpreter.folder
@@ -71,7 +77,7 @@ def ready(
         return dataclasses.replace(made, interpreter=dataclasses.replace(made.interpreter, variables=variables))
 
 
-def _made(seat: _Here, wanted: Wanted, recipe: Recipe) -> Ready:
+def _made(seat: _Here, wanted: EnvironmentRequest, recipe: Recipe) -> Ready:
     """Build an environment on the master and copy it to the other hosts."""
     where = place_of(recipe)
     interpreter = Interpreter(wanted=dataclasses.replace(wanted, id=where.id), folder=str(where.folder))
@@ -94,14 +100,14 @@ def _made(seat: _Here, wanted: Wanted, recipe: Recipe) -> Ready:
     return Ready(interpreter=interpreter, is_built=not is_there, brought=came, lacking=failed)
 
 
-def _build(seat: _Here, where: Place, wanted: Wanted, recipe: Recipe, lock: int) -> None:
+def _build(seat: _Here, where: EnvironmentPaths, wanted: EnvironmentRequest, recipe: Recipe, lock: int) -> None:
     seat.say(f"building the environment of {wanted.what} on the master, once; its log: {where.log}")
     build(where, recipe, kept_installed(seat.shared, where.id), lock, seat.say)
     if not recipe.is_image:
         keep_installed(seat.shared, where.id, installed(where))
 
 
-def _of_venv(seat: _Here, wanted: Wanted) -> Ready:
+def _of_venv(seat: _Here, wanted: EnvironmentRequest) -> Ready:
     folder = os.path.normpath(Path(wanted.what).expanduser())
     if not folder.startswith("/"):
         raise ConfigError(f"{wanted.option}: give its absolute path, which is the same on all hosts")
@@ -109,7 +115,7 @@ def _of_venv(seat: _Here, wanted: Wanted) -> Ready:
     return _of_folder(seat, Interpreter(wanted=wanted, folder=folder, variables=variables))
 
 
-def _of_conda(seat: _Here, wanted: Wanted) -> Ready:
+def _of_conda(seat: _Here, wanted: EnvironmentRequest) -> Ready:
     variables = conda_variables(wanted.what)
     return _of_folder(seat, Interpreter(wanted=wanted, folder=variables["CONDA_PREFIX"], variables=variables))
 
@@ -120,7 +126,7 @@ def _of_folder(seat: _Here, interpreter: Interpreter) -> Ready:
     return Ready(interpreter=interpreter, lacking=failed)
 
 
-def _of_container(seat: _Here, wanted: Wanted) -> Ready:
+def _of_container(seat: _Here, wanted: EnvironmentRequest) -> Ready:
     image = wanted.what
     engine, silent = engines.agreed_engine(seat.reach, seat.hosts, image)
     made = Ready(interpreter=Interpreter(wanted=wanted), lacking=silent)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.packages.interpreter import Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest
 
 LOCK = "uv.lock"
 CONTAINER = "container"  # main file of an image's recipe: the engine that fetches it, and its address
@@ -61,12 +61,12 @@ class Recipe:
             path.write_bytes(base64.b64decode(content))
 
 
-def recipe_of(wanted: Wanted) -> Recipe | None:
+def recipe_of(wanted: EnvironmentRequest) -> Recipe | None:
     """Return the recipe to send to the master, from this machine's files; None if none is needed.
 
     Raises ConfigError.
     """
-    return read_recipe(Path(wanted.what).expanduser()) if wanted.kind is Kind.REQUIREMENTS else None
+    return read_recipe(Path(wanted.what).expanduser()) if wanted.kind is EnvironmentKind.REQUIREMENTS else None
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.last_words import LastWords, first_to_fail, last_words
 
 _SIGNAL = re.compile(
@@ -54,7 +54,7 @@ _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # inside a line that 
 class Cause:
     """Cause of an attempt's end: its kind, a sentence, and the rank and host if they are known."""
 
-    kind: Ending
+    kind: FailureKind
     text: str
     rank: int | None = None
     host: str = ""
@@ -62,7 +62,7 @@ class Cause:
     @property
     def is_host_lost(self) -> bool:
         """Return True if a host was lost. mpirun reports the loss of its daemon on a host in the same words."""
-        return self.kind is Ending.HOST
+        return self.kind is FailureKind.HOST
 
 
 def read_cause(
@@ -78,9 +78,9 @@ def read_cause(
     """
     own = _own_lines(console)
     if exit_code == 0:
-        return _no_rank_began(console, own) or Cause(kind=Ending.DONE, text="")
+        return _no_rank_began(console, own) or Cause(kind=FailureKind.DONE, text="")
     if m := _LOST.search(own):
-        return Cause(kind=Ending.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
+        return Cause(kind=FailureKind.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
     words = last_words(console)
     if m := _SIGNAL.search(own):
         what = f"ended by signal {m['signal']}" + (f" ({m['name']})" if m["name"] else "")
@@ -106,7 +106,8 @@ def read_cause(
         text = f"a rank {what}: {str(common) or 'see the log'}"
         return Cause(kind=_kind_of_exit(exit_code, common, shared, is_alone), text=text)
     return Cause(
-        kind=Ending.DAEMON if exit_code < 0 else Ending.LAUNCH, text=f"mpirun ended with {exit_code}: see the log"
+        kind=FailureKind.DAEMON if exit_code < 0 else FailureKind.LAUNCH,
+        text=f"mpirun ended with {exit_code}: see the log",
     )
 
 
@@ -115,7 +116,7 @@ def _of_a_rank(
     what: str,
     words: Mapping[int, LastWords],
     host_of_rank: Mapping[int, str],
-    kind_of: Callable[[LastWords], Ending],
+    kind_of: Callable[[LastWords], FailureKind],
 ) -> Cause:
     """Return the cause for the rank that mpirun reports as the first to end.
 
@@ -146,19 +147,19 @@ def _of_launch(
 ) -> Cause | None:
     """Return the cause if a host had no space, could not be reached, or lacked the folder or the program; else None."""
     if m := _FULL_ON.search(own):  # searched first: the other patterns do not name the host
-        return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
+        return Cause(kind=FailureKind.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
     if storeless is not None:  # mpirun ended before the rank could print more
         return no_store(host_of_rank.get(storeless, ""))
     if cause := _full(own, words, exit_code, host_of_rank, shared):
         return cause
     if _NO_DAEMON.search(own):
         text = "mpirun could not reach every host: " + (_ssh_complaint(own) or "see the log")
-        return Cause(kind=Ending.LAUNCH, text=text)
+        return Cause(kind=FailureKind.LAUNCH, text=text)
     if m := _NO_FOLDER.search(own):
         text = f"{m['node']} has no {m['folder']}: is the shared folder mounted there, and on the master?"
-        return Cause(kind=Ending.LAUNCH, text=text, host=m["node"])
+        return Cause(kind=FailureKind.LAUNCH, text=text, host=m["node"])
     if _NO_START.search(own):
-        return Cause(kind=Ending.LAUNCH, text="its program could not be started: see the log")
+        return Cause(kind=FailureKind.LAUNCH, text="its program could not be started: see the log")
     return None
 
 
@@ -168,12 +169,14 @@ def _full(
     """Return the cause if a disk is full, by a daemon's line or else by a rank's last lines. Otherwise return None."""
     if line := next((one for one in own.split("\n") if _FULL.search(one)), ""):
         if shared and shared in line:
-            return Cause(kind=Ending.SHARED_FOLDER, text=line.strip())
-        return Cause(kind=Ending.LAUNCH, text=_no_room("on a host"))
+            return Cause(kind=FailureKind.SHARED_FOLDER, text=line.strip())
+        return Cause(kind=FailureKind.LAUNCH, text=_no_room("on a host"))
     for rank, said in sorted(words.items()):
         if line := said.line_with(_FULL):
             is_shared = bool(shared) and shared in line
-            kind = Ending.SHARED_FOLDER if is_shared else Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
+            kind = (
+                FailureKind.SHARED_FOLDER if is_shared else FailureKind.DAEMON if exit_code < 0 else FailureKind.LAUNCH
+            )
             host = host_of_rank.get(rank, "")
             text = f"rank {rank} on {host or 'an unknown host'}: {_TAG_INSIDE.sub('', line).strip()}"
             return Cause(kind=kind, text=text, rank=rank, host=host)
@@ -195,23 +198,23 @@ def _is_signal(code: int) -> bool:
     return 128 < code < 160
 
 
-def _kind_of_signal(words: LastWords) -> Ending:
-    return Ending.GPU if words.gpu_fault else Ending.RANK_SIGNAL
+def _kind_of_signal(words: LastWords) -> FailureKind:
+    return FailureKind.GPU if words.gpu_fault else FailureKind.RANK_SIGNAL
 
 
-def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> Ending:
+def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> FailureKind:
     """Return the kind of failure for a rank's exit code and last lines."""
     code = 128 + words.signal if words.signal else words.worker.code if words.worker else code
     if code == _BY_SIGTERM:
-        return Ending.TOLD
+        return FailureKind.TOLD
     if words.gpu_fault:
-        return Ending.GPU
+        return FailureKind.GPU
     if _is_signal(code):
-        return Ending.RANK_SIGNAL
+        return FailureKind.RANK_SIGNAL
     if shared and shared in str(words) and _FOLDER_TROUBLE.search(str(words)):
-        return Ending.SHARED_FOLDER
+        return FailureKind.SHARED_FOLDER
     is_alone = is_alone and not words.worker
-    return Ending.RANK_SIGNAL if words.tell_of_another_s_loss and not is_alone else Ending.PROGRAM
+    return FailureKind.RANK_SIGNAL if words.tell_of_another_s_loss and not is_alone else FailureKind.PROGRAM
 
 
 def _no_rank_began(console: str, own: str) -> Cause | None:
@@ -221,18 +224,18 @@ def _no_rank_began(console: str, own: str) -> Cause | None:
     """
     if _TAG.search(console) or not _NO_DAEMON.search(own):
         return None
-    return Cause(kind=Ending.LAUNCH, text="mpirun ended before any rank had begun: see the log")
+    return Cause(kind=FailureKind.LAUNCH, text="mpirun ended before any rank had begun: see the log")
 
 
 def host_lost(address: str, how: str) -> Cause:
     """Return the cause for a host that was lost in mid-run. how: how that was noticed."""
-    return Cause(kind=Ending.HOST, text=f"host {address} was lost in mid-run: {how}", host=address)
+    return Cause(kind=FailureKind.HOST, text=f"host {address} was lost in mid-run: {how}", host=address)
 
 
 def daemon_gone(address: str) -> Cause:
     """Return the cause for a host that answers but whose mpirun daemon is gone."""
     return Cause(
-        kind=Ending.DAEMON,
+        kind=FailureKind.DAEMON,
         text=f"mpirun's daemon on {address} is gone; the host answers: the daemon was ended, or the host or its "
         "network was away for a moment",
         host=address,
@@ -256,7 +259,7 @@ def of_rank(line: str, rank: int) -> str | None:
 
 def no_store(host: str) -> Cause:
     """Return the cause for a host on which Open MPI has no space for its files. host: "" if unknown."""
-    return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {host}" if host else "on a host"), host=host)
+    return Cause(kind=FailureKind.LAUNCH, text=_no_room(f"on {host}" if host else "on a host"), host=host)
 
 
 def _no_room(where: str) -> str:

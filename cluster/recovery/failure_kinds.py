@@ -3,7 +3,7 @@
 import enum
 
 
-class Ending(enum.StrEnum):
+class FailureKind(enum.StrEnum):
     """Kind of an attempt's end, spelled as in its record."""
 
     DONE = "done"

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
 
 _TRAINED_TO_THE_END = (
-    Ending.DONE,
-    Ending.STOPPED,
-    Ending.TOLD,
-    Ending.NOTICE,
-    Ending.WHOLE,
+    FailureKind.DONE,
+    FailureKind.STOPPED,
+    FailureKind.TOLD,
+    FailureKind.NOTICE,
+    FailureKind.WHOLE,
 )  # saved, evaluated, left in good order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class TimeSplit:
     """Seconds of an attempt by what they were used for. Together they are its whole duration."""
 
     useful_s: float = 0.0  # steps, with their checkpoints and evaluations
@@ -35,21 +35,23 @@ class Spent:
         """Return the sum of all parts."""
         return sum(dataclasses.astuple(self))
 
-    def __add__(self, other: "Spent") -> "Spent":
+    def __add__(self, other: "TimeSplit") -> "TimeSplit":
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Spent(**dict(zip((f.name for f in dataclasses.fields(Spent)), (a + b for a, b in pairs), strict=True)))
+        return TimeSplit(
+            **dict(zip((f.name for f in dataclasses.fields(TimeSplit)), (a + b for a, b in pairs), strict=True))
+        )
 
-    def rounded(self) -> "Spent":
+    def rounded(self) -> "TimeSplit":
         """Return a copy with every part rounded to a tenth of a second."""
-        return Spent(**{name: round(value, 1) for name, value in dataclasses.asdict(self).items()})
+        return TimeSplit(**{name: round(value, 1) for name, value in dataclasses.asdict(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
     """A job's time, as a total and by attempt."""
 
-    total: Spent
-    attempts: tuple[Spent, ...]
+    total: TimeSplit
+    attempts: tuple[TimeSplit, ...]
 
     @property
     def ettr(self) -> float | None:
@@ -77,15 +79,15 @@ def account(history: Sequence[AttemptRecord], now: float, *, reports_steps: bool
         if not attempt.is_over and i + 1 < len(history):  # its supervisor was gone: what is known ends at its last step
             until = attempt.step_at or attempt.started or attempt.began
             unsupervised = max(0.0, history[i + 1].began - until)
-            spent.append(_spent(attempt, best, until, reports_steps) + Spent(waiting_s=unsupervised))
+            spent.append(_spent(attempt, best, until, reports_steps) + TimeSplit(waiting_s=unsupervised))
         else:
             spent.append(_spent(attempt, best, now, reports_steps))
         best = max(best, -1 if attempt.step is None else attempt.step)
     rounded = tuple(one.rounded() for one in spent)
-    return Account(total=sum(rounded, Spent()).rounded(), attempts=rounded)
+    return Account(total=sum(rounded, TimeSplit()).rounded(), attempts=rounded)
 
 
-def _spent(a: AttemptRecord, best: int, now: float, reports_steps: bool) -> Spent:
+def _spent(a: AttemptRecord, best: int, now: float, reports_steps: bool) -> TimeSplit:
     """Return the time used by one attempt.
 
     best: the furthest step of the attempts before it. -1 if they made none.
@@ -109,7 +111,7 @@ def _spent(a: AttemptRecord, best: int, now: float, reports_steps: bool) -> Spen
     again = (last - first) * _share_done_before(a, best)
     waiting = min(max(0.0, a.waited_s), first - a.began)
     gate = min(max(0.0, a.gate_s), first - a.began - waiting)
-    return Spent(
+    return TimeSplit(
         useful_s=last - first - again,
         again_s=again,
         detecting_s=max(0.0, noticed - last - unknown),

@@ -3,8 +3,8 @@
 import dataclasses
 from dataclasses import dataclass
 
-from cluster.recovery.failure_kinds import Ending
-from cluster.recovery.preemption import Departure
+from cluster.recovery.failure_kinds import FailureKind
+from cluster.recovery.preemption import PreemptionNotice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class AttemptRecord:
     noticed: float | None = None  # when its end was noticed, or decided
     ended: float | None = None  # when mpirun ended
     cleared: float | None = None  # when nothing of it was left on its hosts
-    what: Ending | None = None
+    what: FailureKind | None = None
     text: str = ""  # what ended it, in a line
     host: str = ""
     rank: int | None = None
-    leaving: tuple[Departure, ...] = ()  # the notices because of which it was ended
+    leaving: tuple[PreemptionNotice, ...] = ()  # the notices because of which it was ended
     then: str = ""  # what was done about it
 
     @property

@@ -33,7 +33,7 @@ FILES = "[!.]*.json"  # in it
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Entry:
+class FailureRecord:
     """Record of one host's failure, or of the forgiveness of all its earlier ones."""
 
     time: float  # seconds since 1970, by the master's clock
@@ -58,10 +58,10 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class HostFailures:
     """All records, oldest first, and a sentence for each file that cannot be read."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[FailureRecord, ...] = ()
     damaged: tuple[str, ...] = ()
 
 
@@ -75,9 +75,9 @@ def own_failures(lost: Collection[str], others: Collection[str]) -> tuple[str, .
     return () if len(lost) > 1 and 2 * len(lost) > len(others) else tuple(lost)
 
 
-def failures(entries: Iterable[Entry], now: float) -> dict[str, tuple[Entry, ...]]:
+def failures(entries: Iterable[FailureRecord], now: float) -> dict[str, tuple[FailureRecord, ...]]:
     """Return each host's failures of the last week that nobody has forgiven, one per incident, oldest first."""
-    found: dict[str, dict[tuple[str, int | float], Entry]] = {}
+    found: dict[str, dict[tuple[str, int | float], FailureRecord]] = {}
     for entry in sorted(entries):
         if entry.what == FORGIVEN:
             found.pop(entry.host, None)
@@ -86,7 +86,7 @@ def failures(entries: Iterable[Entry], now: float) -> dict[str, tuple[Entry, ...
     return {host: tuple(each.values()) for host, each in found.items()}
 
 
-def left_out(entries: Iterable[Entry], now: float) -> dict[str, str]:
+def left_out(entries: Iterable[FailureRecord], now: float) -> dict[str, str]:
     """Return the hosts that failed too often, with the reason. The worst comes first."""
     often = {host: found for host, found in failures(entries, now).items() if len(found) >= TIMES}
     worst = sorted(often, key=lambda host: (-len(often[host]), -often[host][-1].time, host))
@@ -130,18 +130,18 @@ def spared(hosts: Sequence[Host], out: Mapping[str, str], least: int) -> dict[st
     return without
 
 
-def parse_memory(files: Mapping[str, str]) -> Memory:
+def parse_memory(files: Mapping[str, str]) -> HostFailures:
     """Return the records in these files. files: text by path."""
     entries, damaged = [], []
     for path, text in sorted(files.items()):
         try:
-            entry = from_json(Entry, json.loads(text))
+            entry = from_json(FailureRecord, json.loads(text))
             datetime.datetime.fromtimestamp(entry.time, datetime.UTC)
             entries.append(entry)
         except (ValueError, OverflowError, OSError, RecursionError) as e:
             why = " ".join(str(e).split())[:80]
             damaged.append(_damaged(path, why))
-    return Memory(entries=tuple(sorted(entries)), damaged=tuple(damaged))
+    return HostFailures(entries=tuple(sorted(entries)), damaged=tuple(damaged))
 
 
 def _damaged(path: str | Path, why: str) -> str:
@@ -149,7 +149,7 @@ def _damaged(path: str | Path, why: str) -> str:
     return f"{shown} is damaged ({why}) and passed over: remove it"
 
 
-def read_memory(shared: Path) -> Memory:
+def read_memory(shared: Path) -> HostFailures:
     """Return the recorded failures of this cluster's hosts. Return none if there is no record or no shared folder."""
     files, refused, owners = {}, [], trusted_files.trusted_users(__file__)
     with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ def read_memory(shared: Path) -> Memory:
     return dataclasses.replace(found, damaged=(*found.damaged, *refused))
 
 
-def note(shared: Path, entry: Entry) -> None:
+def note(shared: Path, entry: FailureRecord) -> None:
     """Write the record, and remove this user's files that are too old to count. Raises ClusterError if that fails."""
     folder = folder_of(shared)
     try:
@@ -177,13 +177,13 @@ def note(shared: Path, entry: Entry) -> None:
     _tidy(folder, entry.time - WINDOW_S)
 
 
-def pardon(entries: Iterable[Entry], address: str, now: float) -> Entry:
+def pardon(entries: Iterable[FailureRecord], address: str, now: float) -> FailureRecord:
     """Return the record that forgives all failures of a host."""
     newest = max((e.time for e in entries if e.host == address), default=0.0)
-    return Entry(time=max(now, newest + 0.001), host=address, what=FORGIVEN)
+    return FailureRecord(time=max(now, newest + 0.001), host=address, what=FORGIVEN)
 
 
-def file_name(entry: Entry) -> str:
+def file_name(entry: FailureRecord) -> str:
     """Return a file name that no other record has."""
     return f"{entry.time:.3f}-{entry.host}-{secrets.token_hex(3)}.json"
 

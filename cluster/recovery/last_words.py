@@ -39,7 +39,7 @@ _LAUNCHER_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?P<signa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class FailedWorker:
     """Worker process of a torchrun that failed first, as torchrun's summary reports it."""
 
     rank: int
@@ -55,7 +55,7 @@ class LastWords:
     """Last stderr lines of a rank, without libraries' notices and rulers. For a torchrun: those of its workers."""
 
     lines: tuple[str, ...] = ()
-    worker: Worker | None = None
+    worker: FailedWorker | None = None
 
     def __str__(self) -> str:
         """Return the most telling line, preceded by torchrun's failed worker if there is one."""
@@ -124,7 +124,7 @@ def first_to_fail(rank: int, words: Mapping[int, LastWords]) -> int:
 def _words(said: Sequence[str]) -> LastWords:
     worker = None
     if m := _ROOT_CAUSE.search("\n".join(said)):
-        worker = Worker(rank=int(m["rank"]), code=int(m["code"]))
+        worker = FailedWorker(rank=int(m["rank"]), code=int(m["code"]))
         said = said[: next((i for i, line in enumerate(said) if _LAUNCHER_SPEAKS.search(line)), len(said))]
         of_rank = [(int(t["rank"]) if (t := _OF_TORCH.match(line)) else None, line) for line in said]
         said = [line for r, line in of_rank if r == worker.rank] or [line for r, line in of_rank if r is None]

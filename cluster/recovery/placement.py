@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.recovery.preemption import Departure
+from cluster.recovery.preemption import PreemptionNotice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unfit:
+class Ineligible:
     """Reason why a host cannot be in the next attempt."""
 
     why: str
@@ -21,11 +21,11 @@ class Unfit:
     is_silent: bool = False  # it does not answer at all
     is_its_own: bool = False  # a check found a fault of the host itself
     failed_before: bool = False  # left out because of its failures in the last days
-    notice: Departure | None = None  # it will go within minutes
+    notice: PreemptionNotice | None = None  # it will go within minutes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class Placement:
     """Placement of the next attempt: its hosts, and what became of the other hosts."""
 
     hosts: tuple[Host, ...] = ()  # in rank order; none while too many are missing
@@ -34,8 +34,10 @@ class Chosen:
     spares: tuple[Host, ...] = ()  # that are still spare
     taken: Mapping[str, str] = field(default_factory=dict)  # host that went -> the spare in its place
     successors: Mapping[str, str] = field(default_factory=dict)  # host that went -> the new host in its place
-    replaced: Mapping[str, Unfit] = field(default_factory=dict)  # the hosts whose place a spare took, with the reason
-    missing: Mapping[str, Unfit] = field(default_factory=dict)  # hosts that nothing replaces, with the reason
+    replaced: Mapping[str, Ineligible] = field(
+        default_factory=dict
+    )  # the hosts whose place a spare took, with the reason
+    missing: Mapping[str, Ineligible] = field(default_factory=dict)  # hosts that nothing replaces, with the reason
 
     @property
     def is_whole(self) -> bool:
@@ -48,7 +50,7 @@ class Chosen:
         return len(self.missing) == len(self.seats) and all(unfit.notice for unfit in self.missing.values())
 
     @property
-    def notices(self) -> tuple[Departure, ...]:
+    def notices(self) -> tuple[PreemptionNotice, ...]:
         """Return the preemption notices of the hosts that are replaced or missing."""
         return tuple(u.notice for u in (*self.replaced.values(), *self.missing.values()) if u.notice)
 
@@ -64,12 +66,12 @@ class Chosen:
 def choose(
     seats: Sequence[Host],
     spares: Sequence[Host],
-    unfit: Mapping[str, Unfit],
+    unfit: Mapping[str, Ineligible],
     failed_before: Mapping[str, str],
     *,
     np: int,
     min_np: int,
-) -> Chosen:
+) -> Placement:
     """Return the placement of the next attempt.
 
     seats: the hosts of the whole job, in its order. failed_before: hosts to leave out where others can be had, the
@@ -77,12 +79,12 @@ def choose(
     """
     for spared in range(len(failed_before) + 1):  # use hosts that failed before rather than too few, the worst last
         failed = list(failed_before)[: len(failed_before) - spared]
-        out = {**{a: Unfit(why=failed_before[a], failed_before=True) for a in failed}, **unfit}
+        out = {**{a: Ineligible(why=failed_before[a], failed_before=True) for a in failed}, **unfit}
         filled, missing, taken = _seated(seats, spares, out, failed_before)
         if _ranks(filled, np) >= min_np:
             break
     can_go = bool(filled) and _ranks(filled, np) >= min_np
-    return Chosen(
+    return Placement(
         hosts=_holding(filled, np) if can_go else (),
         np=_ranks(filled, np) if can_go else 0,
         seats=tuple(sorted((*filled, *missing))),
@@ -94,7 +96,7 @@ def choose(
 
 
 def _seated(
-    seats: Sequence[Host], spares: Sequence[Host], out: Mapping[str, Unfit], failed_before: Mapping[str, str]
+    seats: Sequence[Host], spares: Sequence[Host], out: Mapping[str, Ineligible], failed_before: Mapping[str, str]
 ) -> tuple[list[Host], list[Host], dict[str, str]]:
     """Return the seats that have a host, those that have none, and for each host that went its spare.
 

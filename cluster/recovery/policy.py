@@ -6,9 +6,9 @@ Pure functions: no clock, no access to hosts.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
-from cluster.recovery.preemption import Departure
+from cluster.recovery.preemption import PreemptionNotice
 from cluster.terminal import counted
 
 HOUR_S = 3600.0
@@ -19,11 +19,15 @@ RESUME_ON_NEW_HOSTS = "'inv jobs.resume' goes on with it on new ones"
 _FIRST_PAUSE_S = 5.0
 _LAUNCHES = 2  # failed starts in a row, after which the job ends
 _FUTILE = 6  # attempts without progress, where their number is not limited
-_OF_THE_STEP = (Ending.RANK_SIGNAL, Ending.HANG, Ending.SHARED_FOLDER)  # twice at the same step: the step's fault
+_OF_THE_STEP = (
+    FailureKind.RANK_SIGNAL,
+    FailureKind.HANG,
+    FailureKind.SHARED_FOLDER,
+)  # twice at the same step: the step's fault
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RecoveryTerms:
     """Limits on recovery, as the operator set them."""
 
     heal: bool = True
@@ -31,12 +35,12 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class Retry:
     """Decision to start another attempt."""
 
     wait_s: float = 0.0  # before anything else
     without: str = ""  # a host to leave out at first
-    leaving: tuple[Departure, ...] = ()  # notices of hosts that will go, all left out at first
+    leaving: tuple[PreemptionNotice, ...] = ()  # notices of hosts that will go, all left out at first
     suspect: str = ""  # a host to examine first
     needs_shared_folder: bool = False  # wait for it first
     # The first attempt after the queue: all hosts are checked, and another job may have taken them by then.
@@ -44,13 +48,13 @@ class Again:
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
+class GiveUp:
     """Decision to end the job."""
 
     why: str = ""  # "" where there is nothing to explain
 
 
-def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: int = 1) -> Again | End:
+def decide(history: Sequence[AttemptRecord], terms: RecoveryTerms, now: float, since: int = 1) -> Retry | GiveUp:
     """Return what to do after these attempts, of which the last has just ended.
 
     A job whose attempts make no progress ends after `attempts_per_hour` of them in a row. If that is 0, it ends after
@@ -59,14 +63,14 @@ def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: in
     since: the first attempt of this supervisor. Attempts before a person resumed the job do not count.
     """
     last, recent = history[-1], [a for a in history if a.number >= since]
-    if last.what in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR) or not terms.heal:
-        return End()
-    if last.what is Ending.NOTICE and not last.host:
-        return End(why=f"none of its hosts stays: {RESUME_ON_NEW_HOSTS}")
+    if last.what in (FailureKind.DONE, FailureKind.STOPPED, FailureKind.SUPERVISOR) or not terms.heal:
+        return GiveUp()
+    if last.what is FailureKind.NOTICE and not last.host:
+        return GiveUp(why=f"none of its hosts stays: {RESUME_ON_NEW_HOSTS}")
     if why := _hopeless(recent) or _futile(recent, terms, now):
-        return End(why=why)
-    if last.what is Ending.WHOLE:  # nothing has failed
-        return Again()
+        return GiveUp(why=why)
+    if last.what is FailureKind.WHOLE:  # nothing has failed
+        return Retry()
     begin = now + _pause_s(futile_attempts(recent))
     if terms.attempts_per_hour:
         starts = _starts(recent)[-terms.attempts_per_hour :]
@@ -74,12 +78,12 @@ def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: in
             begin = min(starts[0], now) + HOUR_S  # a start in the future: the clock was set back
     without = last.host if _hung_before(recent) else ""
     is_out = {without, *(notice.host for notice in last.leaving)}
-    return Again(
+    return Retry(
         wait_s=max(0.0, begin - now),
         without=without,
         leaving=last.leaving,
         suspect="" if last.host in is_out else last.host,
-        needs_shared_folder=last.what is Ending.SHARED_FOLDER,
+        needs_shared_folder=last.what is FailureKind.SHARED_FOLDER,
     )
 
 
@@ -98,10 +102,10 @@ def futile_attempts(history: Sequence[AttemptRecord]) -> int:
     return next((n for n, gained in enumerate(reversed(gains(history))) if gained), len(history))
 
 
-def _futile(recent: Sequence[AttemptRecord], terms: Terms, now: float) -> str:
+def _futile(recent: Sequence[AttemptRecord], terms: RecoveryTerms, now: float) -> str:
     """Return why the job ends because it makes no progress. Return an empty string if it need not end yet."""
     count, most = futile_attempts(recent), terms.attempts_per_hour
-    if recent[-1].what is Ending.WHOLE:  # one such attempt ends no job: it only left to get more hosts
+    if recent[-1].what is FailureKind.WHOLE:  # one such attempt ends no job: it only left to get more hosts
         most = most and max(most, 2)
     before = recent[-count - 1] if count < len(recent) else None
     since = (before.ended or before.began) if before else recent[0].began
@@ -116,11 +120,11 @@ def _futile(recent: Sequence[AttemptRecord], terms: Terms, now: float) -> str:
 def _hopeless(recent: Sequence[AttemptRecord]) -> str:
     """Return why another attempt would end as the last one did. Return an empty string if it need not."""
     last, futile = recent[-1], futile_attempts(recent)
-    if last.what is Ending.PROGRAM:
+    if last.what is FailureKind.PROGRAM:
         return "it is the program's own error, and would come again"
     if not futile:
         return ""
-    if last.what is Ending.LAUNCH and [a.what for a in recent[-_LAUNCHES:]] == [Ending.LAUNCH] * _LAUNCHES:
+    if last.what is FailureKind.LAUNCH and [a.what for a in recent[-_LAUNCHES:]] == [FailureKind.LAUNCH] * _LAUNCHES:
         return "it could not be started twice, one time after the other"
     if last.what not in _OF_THE_STEP:
         return ""
@@ -128,7 +132,7 @@ def _hopeless(recent: Sequence[AttemptRecord]) -> str:
     alike = [a for a in before if a.what is last.what and a.step == last.step]
     if last.step is None:  # before the first step, as far as is known
         alike = [] if _was_long(last) else _early_and_alike(before, last)
-    if last.what is Ending.HANG:  # the cause may be one host that hangs every time
+    if last.what is FailureKind.HANG:  # the cause may be one host that hangs every time
         alike = [a for a in alike if not last.host or a.host != last.host] or alike[1:]
     return f"it ended so at the same step before, in attempt {alike[-1].number}" if alike else ""
 
@@ -143,20 +147,20 @@ def _early_and_alike(before: Sequence[AttemptRecord], last: AttemptRecord) -> li
 def _starts(recent: Sequence[AttemptRecord]) -> list[float]:
     """Return when each attempt began, without those that only followed a change to more hosts."""
     after = [None, *(a.what for a in recent)]
-    return [a.started or a.began for a, before in zip(recent, after, strict=False) if before is not Ending.WHOLE]
+    return [a.started or a.began for a, before in zip(recent, after, strict=False) if before is not FailureKind.WHOLE]
 
 
 def _hung_before(recent: Sequence[AttemptRecord]) -> bool:
     """Return True if the last attempt hung because of a host that had caused a hang before."""
     last = recent[-1]
-    return bool(last.what is Ending.HANG and last.host) and any(
-        a.what is Ending.HANG and a.host == last.host for a in recent[:-1]
+    return bool(last.what is FailureKind.HANG and last.host) and any(
+        a.what is FailureKind.HANG and a.host == last.host for a in recent[:-1]
     )
 
 
 def _was_long(a: AttemptRecord) -> bool:
     """Return True if a program that reports no steps ran for long. The silent time of a hang does not count."""
-    until = a.alive_at if a.what is Ending.HANG and a.alive_at else a.ended
+    until = a.alive_at if a.what is FailureKind.HANG and a.alive_at else a.ended
     return a.step is None and a.started is not None and (until or a.started) - a.started >= LONG_S
 
 

@@ -13,7 +13,7 @@ _AGAIN_S = 3600.0  # a time that has changed by more than this is another notice
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Departure:
+class PreemptionNotice:
     """Preemption or maintenance notice of one host."""
 
     at: float  # seconds since 1970
@@ -36,7 +36,7 @@ class Departure:
         return self.host, self.kind, int(self.at / _AGAIN_S)
 
 
-def departures(notices: Mapping[str, Any]) -> tuple[Departure, ...]:
+def departures(notices: Mapping[str, Any]) -> tuple[PreemptionNotice, ...]:
     """Return the notices, the first host to go first. Anything that is not a notice is skipped.
 
     notices: the hosts' answers by the address at which we asked them.
@@ -47,21 +47,21 @@ def departures(notices: Mapping[str, Any]) -> tuple[Departure, ...]:
             continue
         kind, at, text = said.get("kind"), said.get("at"), said.get("text", "")
         if isinstance(kind, str) and isinstance(at, int | float) and abs(at) < 1e12:
-            found.append(Departure(at=float(at), host=host, kind=kind, text=" ".join(str(text).split())[:200]))
+            found.append(PreemptionNotice(at=float(at), host=host, kind=kind, text=" ".join(str(text).split())[:200]))
     return tuple(sorted(found))
 
 
-def due(notices: Mapping[str, Any], now: float) -> tuple[Departure, ...]:
+def due(notices: Mapping[str, Any], now: float) -> tuple[PreemptionNotice, ...]:
     """Return the notices of the hosts that leave now."""
     return tuple(d for d in departures(notices) if d.is_due(now))
 
 
-def is_the_end(leaving: Sequence[Departure], hosts: Sequence[str]) -> bool:
+def is_the_end(leaving: Sequence[PreemptionNotice], hosts: Sequence[str]) -> bool:
     """Return True if no host stays, so that the job cannot continue."""
     return bool(leaving) and set(hosts) <= {d.host for d in leaving}
 
 
-def why(leaving: Sequence[Departure], hosts: Sequence[str], saved: str) -> str:
+def why(leaving: Sequence[PreemptionNotice], hosts: Sequence[str], saved: str) -> str:
     """Return in a line why an attempt ended: its hosts will go.
 
     saved: what was saved, for the end of the line.

@@ -9,16 +9,16 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.recovery.onhost.notice import FILE
-from cluster.recovery.preemption import Departure, due
-from cluster.ssh.fanout import Reach
+from cluster.recovery.preemption import PreemptionNotice, due
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 
-def leaving_hosts(hosts: Sequence[Host]) -> tuple[Departure, ...]:
+def leaving_hosts(hosts: Sequence[Host]) -> tuple[PreemptionNotice, ...]:
     """Return the notices of hosts that go within minutes. Unreachable hosts are ignored here."""
     if not hosts:
         return ()
-    with Reach(Cluster(name="hosts", hosts=tuple(hosts), folder=Path(), shared="", project="")) as reach:
+    with Executor(Cluster(name="hosts", hosts=tuple(hosts), folder=Path(), shared="", project="")) as reach:
         results = reach.run(hosts, f"cat {FILE} 2>/dev/null || true", limits=Limits(connect_s=3, total_s=5))
     notices = {h.address: _read(r.text) for h, r in results.items() if r.ok}
     return due(notices, time.time())

@@ -13,7 +13,7 @@ from cluster.hosts import Host
 from cluster.provider import Provider, provider, within
 from cluster.recovery.host_failures import own_failures
 from cluster.recovery.liveness import silent_hosts
-from cluster.recovery.placement import Chosen
+from cluster.recovery.placement import Placement
 
 LOOK_S = 5.0  # between queries for successors, while one is awaited
 _ANSWER_S = 120.0
@@ -29,7 +29,7 @@ class _Request:
     spare: str = ""
 
 
-class Replacing:
+class Replacement:
     """Replacement of a stack's instances, in a thread of its own. Does nothing without a stack.
 
     stack: its region and name, as `us-east-1/training`. say: called from that thread with AWS's errors. stacks: their
@@ -56,7 +56,7 @@ class Replacing:
         self._is_sick: set[str] = set()  # hosts to replace although they answer
         self._said = ""
 
-    def begin(self, chosen: Chosen, job_hosts: Sequence[Host]) -> None:
+    def begin(self, chosen: Placement, job_hosts: Sequence[Host]) -> None:
         """Start the replacement of each host that is gone, once.
 
         If a spare took its place, its successor is the new spare.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cluster.hostset import fold
 from cluster.jobs.client.show import duration
 from cluster.jobs.record import JobView
-from cluster.recovery.goodput import Spent
+from cluster.recovery.goodput import TimeSplit
 from cluster.recovery.history import AttemptRecord
 from cluster.report.markup import Markup, joined, table, tag
 
@@ -39,7 +39,7 @@ def attempts(job: JobView) -> Markup | None:
     return joined(_time_bars(pairs[left_out:]), made)
 
 
-def _attempt_row(a: AttemptRecord, spent: Spent, job: JobView) -> list[object]:
+def _attempt_row(a: AttemptRecord, spent: TimeSplit, job: JobView) -> list[object]:
     steps = f"{a.first_step:,} to {a.step:,}" if a.first_step is not None and a.step is not None else "none"
     how = a.text or (str(a.what) if a.what else "goes on" if job.state.is_going else "not known")
     return [f"{a.number}", f"{a.np} on {fold(a.hosts)}", steps, joined(how, _then(a)), *_minutes(spent)]
@@ -49,11 +49,11 @@ def _then(a: AttemptRecord) -> Markup | None:
     return tag("span", f" Then: {a.then}", class_="then") if a.then else None
 
 
-def _minutes(spent: Spent) -> list[object]:
+def _minutes(spent: TimeSplit) -> list[object]:
     return [f"{seconds / 60:.1f}" for seconds in (spent.wall_s, *dataclasses.astuple(spent))]
 
 
-def _time_bars(pairs: Sequence[tuple[AttemptRecord, Spent]]) -> Markup:
+def _time_bars(pairs: Sequence[tuple[AttemptRecord, TimeSplit]]) -> Markup:
     """Draw a bar per attempt, as long as it took, in sections by purpose."""
     longest = max((spent.wall_s for _, spent in pairs), default=0.0) or 1.0
     bars = []

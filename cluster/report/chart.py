@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.jobs.curves.curves import Bucket, Curve
+from cluster.jobs.curves.curves import Curve, StepSummary
 from cluster.report.markup import Markup, joined, table, tag
 from cluster.terminal import counted
 
@@ -120,7 +120,7 @@ def _values(lines: Sequence[Line]) -> Range:
 
 
 def _line(line: Line, number_: int, steps: Range, values: Range) -> Markup:
-    def x(bucket: Bucket) -> int:
+    def x(bucket: StepSummary) -> int:
         return steps.place((bucket.first + bucket.last) / 2)
 
     def y(value: float) -> int:

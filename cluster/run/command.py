@@ -18,10 +18,10 @@ from cluster.inventory import Cluster
 from cluster.last_run import last_command, last_failed, output_folder, remember
 from cluster.run import folding
 from cluster.run.guard import guarded
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said
-from cluster.ssh.progress import Lines, StatusLine
+from cluster.ssh.progress import HostLines, StatusLine
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted, painted, pass_on, pass_on_raw, print_json, print_output
 
@@ -58,7 +58,7 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
     if request.outdir:
         _make(request.outdir)
     spill = request.outdir or output_folder()
-    with _input(request) as stdin, Reach(cluster, request.fanout, spill) as reach:
+    with _input(request) as stdin, Executor(cluster, request.fanout, spill) as reach:
         if request.script and isinstance(stdin, Path):
             text = _script_command(request, stdin)
         results = _results(cluster, reach, chosen, text, stdin, request)
@@ -76,10 +76,10 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
 
 
 def _results(
-    cluster: Cluster, reach: Reach, hosts: Sequence[Host], text: str, stdin: bytes | Path, request: RunRequest
+    cluster: Cluster, reach: Executor, hosts: Sequence[Host], text: str, stdin: bytes | Path, request: RunRequest
 ) -> FanOut:
     """Run the command on the hosts. Return the results, after printing them as they arrive if that was requested."""
-    line, lines, run_id = StatusLine(), Lines(pass_on_raw if request.raw else pass_on), secrets.token_hex(8)
+    line, lines, run_id = StatusLine(), HostLines(pass_on_raw if request.raw else pass_on), secrets.token_hex(8)
     try:
         with guarded(cluster, hosts, run_id, sudo=request.sudo):
             return reach.run(
@@ -101,10 +101,10 @@ def _results(
 
 def on_master(cluster: Cluster, module: str, arguments: Sequence[str]) -> int:
     """Run a module of the project on the master. Pass its output on as it arrives, and return its exit code."""
-    from cluster.jobs.client.client import Jobs
+    from cluster.jobs.client.client import JobsClient
 
-    with Reach(cluster) as reach:
-        result = Jobs(reach, cluster).on_master(module, arguments, on_output=pass_on)
+    with Executor(cluster) as reach:
+        result = JobsClient(reach, cluster).on_master(module, arguments, on_output=pass_on)
     if result.exit_code is None:
         raise ClusterError(f"master {cluster.master}: {result.error}")
     return result.exit_code
@@ -181,7 +181,7 @@ def _input(request: RunRequest) -> Iterator[bytes | Path]:
             yield Path(file.name)
 
 
-def _names(reach: Reach, results: FanOut) -> dict[Host, list[str]]:
+def _names(reach: Executor, results: FanOut) -> dict[Host, list[str]]:
     """Return the names that the answering hosts have for themselves, long and short."""
     answered = [h for h, r in results.items() if r.exit_code is not None]
     answers = reach.run(answered, marked("uname -n"), limits=Limits(total_s=10))

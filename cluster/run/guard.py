@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.terminate import end_processes
 
 _WAIT = 'read -r over || exec "$@"'
@@ -44,7 +44,7 @@ def guarded(cluster: Cluster, hosts: Sequence[Host], run_id: str, *, sudo: bool)
 def main(run_id: str, sudo: str, ranks: Sequence[str]) -> None:
     """End the remaining processes of a run on the hosts of these ranks."""
     cluster = load_cluster()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         end_processes(reach, [h for h in cluster.hosts if str(h.rank) in ranks], run_id, sudo=sudo == "1")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
@@ -26,7 +26,7 @@ KERNEL_OFF = ("kernel.numa_balancing",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class SettingChange:
     """Change of one setting on one host."""
 
     what: str
@@ -47,7 +47,7 @@ class Change:
         return {"host": host.address, "rank": host.rank, **vars(self), "command": list(self.command)}
 
 
-def gpu_changes(gpus: Sequence[Mapping[str, str]]) -> list[Change]:
+def gpu_changes(gpus: Sequence[Mapping[str, str]]) -> list[SettingChange]:
     """Return changes for persistence mode on, the highest application clocks, and the default power limit.
 
     A value that a GPU or its driver does not have reads `[N/A]` and is left alone.
@@ -68,14 +68,14 @@ def gpu_changes(gpus: Sequence[Mapping[str, str]]) -> list[Change]:
     return changes
 
 
-def kernel_changes(now: Mapping[str, str]) -> list[Change]:
+def kernel_changes(now: Mapping[str, str]) -> list[SettingChange]:
     """Return changes for kernel settings that are below their minimum, or on and should be off."""
     low = {n: least for n, least in KERNEL.items() if n in now and now[n].isdigit() and int(now[n]) < least}
     wanted = {**low, **{n: 0 for n in KERNEL_OFF if now.get(n, "0") != "0"}}
     return [_change(n, now[n], str(value), "sysctl", "-w", f"{n}={value}") for n, value in wanted.items()]
 
 
-def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
+def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, SettingChange]:
     """Return changes of the MTU to that of most hosts, on hosts with another. In a tie the lowest rank's MTU counts."""
     counts = Counter(int(cards[host][1]) for host in sorted(cards))
     usual = counts.most_common(1)[0][0] if counts else 0  # in a tie the one of the lowest rank
@@ -87,8 +87,8 @@ def mtu_changes(cards: Mapping[Host, Sequence[Any]]) -> dict[Host, Change]:
 
 
 def find_changes(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host]
-) -> tuple[dict[Host, list[Change]], dict[Host, str]]:
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host]
+) -> tuple[dict[Host, list[SettingChange]], dict[Host, str]]:
     """Return the changes that each of these hosts needs, and why hosts or some of their GPUs gave no answer.
 
     All hosts of the cluster are queried, because they are compared.
@@ -105,7 +105,7 @@ def find_changes(
     return found, {h: why for h, why in silent.items() if why}
 
 
-def apply_changes(reach: Reach, changes: Mapping[Host, Sequence[Change]]) -> dict[Host, list[Change]]:
+def apply_changes(reach: Executor, changes: Mapping[Host, Sequence[SettingChange]]) -> dict[Host, list[SettingChange]]:
     """Apply the changes, and return each with its result."""
     hosts = [h for h, some in changes.items() if some]
     results, told = ask(
@@ -125,8 +125,8 @@ def apply_changes(reach: Reach, changes: Mapping[Host, Sequence[Change]]) -> dic
     }
 
 
-def _change(what: str, before: str, after: str, *command: str) -> Change:
-    return Change(what=what, before=before, after=after, command=command)
+def _change(what: str, before: str, after: str, *command: str) -> SettingChange:
+    return SettingChange(what=what, before=before, after=after, command=command)
 
 
 def _is_number(text: str) -> bool:

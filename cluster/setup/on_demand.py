@@ -9,7 +9,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.setup import project
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said, trouble
 
@@ -35,7 +35,7 @@ def bring_project(cluster: Cluster, hosts: Sequence[Host], *, needs_packages: bo
         needs_packages: the training is a trainer of this project, whose packages take minutes to install.
     """
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         found = _what_is_there(reach, cluster, asked)
         if lacking := [h for h, has in found.items() if _CODE not in has]:
             _refuse(dry_run, lacking, "this project is not on")
@@ -52,7 +52,7 @@ def bring_project(cluster: Cluster, hosts: Sequence[Host], *, needs_packages: bo
         )
 
 
-def _what_is_there(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> dict[Host, list[str]]:
+def _what_is_there(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> dict[Host, list[str]]:
     look = (
         f"cd {shlex.quote(cluster.project)} 2>/dev/null || exit 0; [ ! -f tasks.py ] || echo {_CODE}; "
         f"[ ! -x .venv/bin/python ] || echo {_PYTHON}; [ ! -e {BARE} ] || echo {_BARE}; :"
@@ -68,7 +68,7 @@ def _sync(cluster: Cluster, hosts: Sequence[Host]) -> None:
         raise ClusterError(f"this project could not be brought:\n{project.lines(failed)}")
 
 
-def _make_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
+def _make_environment(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> None:
     script = marked(_MAKE.format(project=shlex.quote(cluster.project)))
     results = reach.run(hosts, script, limits=_MAKING)
     if why := {h: text for h, r in results.items() if (text := trouble(r))}:

@@ -13,10 +13,10 @@ from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.last_run import last_failed, remember
 from cluster.project_files import project_folder
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.terminal import counted
@@ -71,7 +71,7 @@ def sync(cluster: Cluster, which: str | None, *, dry_run: bool, force: bool) -> 
         force: change the project even while jobs run.
     """
     hosts = hostset.select(cluster.hosts, which, failed=last_failed(cluster))
-    with project_folder() as folder, Reach(cluster) as reach:
+    with project_folder() as folder, Executor(cluster) as reach:
         snapshot = take(folder) if IS_CHECKOUT else take_all(folder)
         found = _asked(reach, cluster, hosts, snapshot)
         stale = [one.host for one in found if one.changed or one.removed or one.services]
@@ -111,7 +111,7 @@ def what_next(cluster: Cluster, done: Sequence[Synced]) -> str:
 
 
 def _asked(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], snapshot: Snapshot, *, is_there: bool = False
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], snapshot: Snapshot, *, is_there: bool = False
 ) -> tuple[Synced, ...]:
     """Return the differences on each host. With `is_there`, the hosts have the content and make the project equal."""
     content = snapshot.content if is_there else ""
@@ -124,10 +124,10 @@ def _synced(host: Host, said: Mapping[str, Any]) -> Synced:
     return Synced(host, **{**said, "some": tuple(said.get("some", ()))})
 
 
-def _refuse_under_jobs(reach: Reach, cluster: Cluster) -> None:
+def _refuse_under_jobs(reach: Executor, cluster: Cluster) -> None:
     """Raise ConfigError while jobs run: their supervisors import modules of the project when they need them."""
     try:
-        jobs = Jobs(reach, cluster).list(going=True).jobs
+        jobs = JobsClient(reach, cluster).list(going=True).jobs
     except ClusterError:
         return  # the project is not there yet
     if active := [job.id for job in jobs if job.state.holds_hosts]:

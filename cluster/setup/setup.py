@@ -8,7 +8,7 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.setup.script import Script
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.program import ask, program
@@ -25,7 +25,7 @@ cd {project} 2>/dev/null && [ -x scripts/install.sh ] || {{ echo no project; exi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class SetupStepResult:
     """Result of one set-up step on one host."""
 
     what: str  # "environment" or the script's name
@@ -59,13 +59,20 @@ def environment_of(*, name: str, role: str, shared: str, project: str, user: str
 
 
 def run_script(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], script: Script, *, limit_s: float, force: bool, dry_run: bool
-) -> dict[Host, Done]:
+    reach: Executor,
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    script: Script,
+    *,
+    limit_s: float,
+    force: bool,
+    dry_run: bool,
+) -> dict[Host, SetupStepResult]:
     """Run the script on every host where it has not yet succeeded, and return the results."""
     if dry_run and not force:
         sent = program(_SCRIPT, "plan", script.digest)
     elif dry_run:
-        return {h: Done(what=script.name, state="would run") for h in hosts}
+        return {h: SetupStepResult(what=script.name, state="would run") for h in hosts}
     else:
         sent = program(_SCRIPT, "run", script.name, script.text, script.digest, limit_s, force)
 
@@ -90,12 +97,16 @@ def run_script(
         )
     finally:
         line.clear()
-    failed = {h: Done(what=script.name, state="failed", why=r.problem) for h, r in results.items() if h not in answers}
+    failed = {
+        h: SetupStepResult(what=script.name, state="failed", why=r.problem)
+        for h, r in results.items()
+        if h not in answers
+    }
     return {h: _done(script.name, answers[h]) if h in answers else failed[h] for h in hosts}
 
 
-def _done(what: str, said: Mapping[str, Any]) -> Done:
-    return Done(
+def _done(what: str, said: Mapping[str, Any]) -> SetupStepResult:
+    return SetupStepResult(
         what=what,
         state=str(said["state"]),
         why=str(said.get("why", "")),
@@ -104,19 +115,23 @@ def _done(what: str, said: Mapping[str, Any]) -> Done:
     )
 
 
-def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[Host, Done]:
+def install_environment(
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool
+) -> dict[Host, SetupStepResult]:
     """Install the project's environment on every host that has the project without it, and return the results."""
     what = "environment"
     look = marked(_LOOK.format(project=shlex.quote(cluster.project)))
-    found: dict[Host, Done] = {}
+    found: dict[Host, SetupStepResult] = {}
     for host, result in reach.run(hosts, look, limits=Limits(total_s=_LOOK_S)).items():
         state = (said(result) or "").strip()
         if why := trouble(result):
-            found[host] = Done(what=what, state="failed", why=why)
+            found[host] = SetupStepResult(what=what, state="failed", why=why)
         elif state == "no project":
-            found[host] = Done(what=what, state="failed", why=f"{cluster.project} is not there: inv sync brings it")
+            found[host] = SetupStepResult(
+                what=what, state="failed", why=f"{cluster.project} is not there: inv sync brings it"
+            )
         else:
-            found[host] = Done(what=what, state="there" if state == "there" else "would run")
+            found[host] = SetupStepResult(what=what, state="there" if state == "there" else "would run")
     missing = [h for h, done in found.items() if done.state == "would run"]
     if dry_run or not missing:
         return found
@@ -133,7 +148,7 @@ def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *
         line.clear()
     for host, result in results.items():
         lines = (said(result) or complaint(result)).strip().splitlines()
-        found[host] = Done(
+        found[host] = SetupStepResult(
             what=what,
             state="failed" if trouble(result) else "done",
             why=trouble(result),
@@ -143,7 +158,7 @@ def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *
     return found
 
 
-def lines(done: Mapping[Host, Done]) -> list[str]:
+def lines(done: Mapping[Host, SetupStepResult]) -> list[str]:
     """Format the results: hosts with the same result together, failed ones last with their output."""
     from cluster.hostset import fold
 

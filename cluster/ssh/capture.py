@@ -21,7 +21,7 @@ class Spilled:
     sha256: str
 
 
-class Memory:
+class MemoryBudget:
     """Memory budget that the streams of one fan-out share, and the folder for streams that exceed it."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Memory:
 class Capture:
     """Captured output of one stream."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
         self._parts: list[bytes] = []
         self._size = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.ssh import mux, proxy
 from cluster.ssh.failure import PROXY_SAID
-from cluster.ssh.options import Way, connect_command, key_of, sockets_folder
+from cluster.ssh.options import Route, connect_command, key_of, sockets_folder
 
 # Variables of processes that end with a run, a job or a page. A connection outlives those.
 TAGS = ("DLAMI_RUN", "DLAMI_JOB", "DLAMI_TUNNEL")
@@ -20,7 +20,7 @@ TAGS = ("DLAMI_RUN", "DLAMI_JOB", "DLAMI_TUNNEL")
 class Connecting:
     """An ssh that connects to a host. Its stderr ends once the connection is open, or has failed."""
 
-    def __init__(self, way: Way, connect_s: float) -> None:
+    def __init__(self, way: Route, connect_s: float) -> None:
         self.way = way
         self._said = bytearray()
         way.socket.parent.mkdir(mode=0o700, exist_ok=True)
@@ -72,7 +72,7 @@ class Connecting:
         return b"already exists, disabling multiplexing" in self._said
 
 
-def connect(way: Way, connect_s: float) -> str | None:
+def connect(way: Route, connect_s: float) -> str | None:
     """Wait for the connection to one host. Return None once it is open, or else ssh's error output."""
     if mux.is_alive(way.socket):
         return None
@@ -95,7 +95,7 @@ def why_no_ssh(e: OSError) -> str:
     return f"no ssh could be started on this machine: {e.strerror or e}" + (f": {e.filename}" if e.filename else "")
 
 
-def make_key(way: Way) -> None:
+def make_key(way: Route) -> None:
     """Create the key that we lend to hosts, if the cluster lends one, names none and we have none yet.
 
     Raises OSError if that fails.
@@ -121,13 +121,13 @@ def forget_if_dead(socket: Path) -> None:
             socket.unlink()
 
 
-def disconnect_idle(ways: list[Way]) -> tuple[int, list[Way]]:
+def disconnect_idle(ways: list[Route]) -> tuple[int, list[Route]]:
     """Close the connections of these ways that run no command. Return how many that were, and the ways still in use."""
     in_use = [way for way in ways if mux.is_in_use(way.socket)]
     return disconnect([way for way in ways if way not in in_use]), in_use
 
 
-def disconnect(ways: list[Way] | None = None) -> int:
+def disconnect(ways: list[Route] | None = None) -> int:
     """Close the connections of these ways (default: all of this user's). Return how many were open."""
     wanted = {w.socket for w in ways} if ways is not None else None
     ended = 0

@@ -12,13 +12,13 @@ import paramiko
 
 from cluster.errors import ClusterError
 from cluster.hosts import Host
-from cluster.inventory import Access
+from cluster.inventory import SshSettings
 from cluster.ssh import mux, proxy
 from cluster.ssh.failure import failure_to_connect
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said
-from cluster.ssh.options import Way, key_of, lending, way_to
+from cluster.ssh.options import Route, key_of, lending, way_to
 
 CONNECT_S = 10
 _FORWARD_S = 10.0
@@ -29,7 +29,7 @@ _WHERE_ITS_SSHD_IS = 'echo "$SSH_CONNECTION"'  # client, port, server, port, as 
 class Connection(fabric.Connection):
     """Fabric connection that raises a ClusterError with our usual messages if it cannot connect."""
 
-    def __init__(self, way: Way, *, dial: Callable[[], Any] | None = None, forward_agent: bool = False) -> None:
+    def __init__(self, way: Route, *, dial: Callable[[], Any] | None = None, forward_agent: bool = False) -> None:
         """Prepare a connection, which is not open yet.
 
         dial: makes the socket to the host. Without it, the connection is made from this machine or through the gateway.
@@ -66,12 +66,14 @@ class Connection(fabric.Connection):
             raise ClusterError(f"{self.host}: {failure_to_connect(_complaint(e), self._access, CONNECT_S)}") from e
 
 
-def own_connection(host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
+def own_connection(host: Host, access: SshSettings, *, forward_agent: bool = False) -> Connection:
     """Return a separate connection, from this machine or through the gateway. It ends with this process."""
     return Connection(way_to(host, access), forward_agent=forward_agent)
 
 
-def over_open_connection(reach: Reach, host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
+def over_open_connection(
+    reach: Executor, host: Host, access: SshSettings, *, forward_agent: bool = False
+) -> Connection:
     """Return a connection inside the one that all tasks share. It needs no other route to the host."""
     way = way_to(host, access)
 
@@ -87,7 +89,7 @@ def over_open_connection(reach: Reach, host: Host, access: Access, *, forward_ag
     return connection
 
 
-def _lend(host: Host, way: Way, user: str) -> None:
+def _lend(host: Host, way: Route, user: str) -> None:
     try:
         proxy.lend(user=user, **lending(way))
     except RuntimeError as e:

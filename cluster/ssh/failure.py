@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from cluster.inventory import Access
+from cluster.inventory import SshSettings
 from cluster.ssh.onhost.telling_line import telling_line
 
 
@@ -99,7 +99,7 @@ def _refused_key(user: str, key: Path | None) -> str:
     return f"it refused our SSH key (user {user}): 'ssh-add' the key, or set [ssh] key"
 
 
-def failure_to_connect(said: str, access: Access, connect_s: float) -> Failure:
+def failure_to_connect(said: str, access: SshSettings, connect_s: float) -> Failure:
     """Return the failure that ssh's error output about a connection means."""
     reason, detail = _reason_of(said)
     return Failure(reason=reason, detail=detail, limit_s=connect_s, user=access.user, key=access.key)

@@ -21,13 +21,13 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh import connections, mux
-from cluster.ssh.capture import Memory
+from cluster.ssh.capture import MemoryBudget
 from cluster.ssh.failure import STILL_RUNNING, Failure, Reason, failure_to_connect
 from cluster.ssh.limits import Limits, LocalCommand, OnOutput, with_environment
-from cluster.ssh.options import Way, way_to
+from cluster.ssh.options import Route, way_to
 from cluster.ssh.result import FanOut, Result
 from cluster.ssh.session import Conversation
-from cluster.ssh.terminate import RUN_TAG, Ended, end_processes, undisturbed
+from cluster.ssh.terminate import RUN_TAG, Termination, end_processes, undisturbed
 
 Stdin = bytes | Path | Callable[[Host], bytes]
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
@@ -45,7 +45,7 @@ class Interrupted(ClusterError):
 
 
 @dataclass(frozen=True)
-class Progress:
+class FanoutProgress:
     """Progress of a fan-out."""
 
     hosts: int
@@ -54,8 +54,8 @@ class Progress:
     running: tuple[tuple[Host, float], ...]  # with seconds, the longest first
 
 
-class Reach:
-    """Executor on a cluster's hosts: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
+class Executor:
+    """Executor on a cluster's hosts: `with Executor(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
 
     def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None, label: str = "") -> None:
         """Prepare to run commands; no connection is made yet.
@@ -70,7 +70,7 @@ class Reach:
         self._lock = threading.Lock()
         _allow_files(8 * fanout)
 
-    def __enter__(self) -> "Reach":
+    def __enter__(self) -> "Executor":
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -84,9 +84,9 @@ class Reach:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
-    def apart(self, label: str) -> "Reach":
+    def apart(self, label: str) -> "Executor":
         """Return an executor on the same hosts over connections of its own, which its `close` ends."""
-        return Reach(self._cluster, self._fanout, label=label)
+        return Executor(self._cluster, self._fanout, label=label)
 
     def run(
         self,
@@ -99,7 +99,7 @@ class Reach:
         sudo: bool = False,
         on_output: OnOutput | None = None,
         on_result: Callable[[Result], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[FanoutProgress], None] | None = None,
         run_id: str | None = "",
     ) -> FanOut:
         """Run one command on many hosts, at most `fanout` at once.
@@ -167,7 +167,7 @@ class Reach:
         on_output: OnOutput | None = None,
     ) -> list[Conversation]:
         """Return a conversation for each host, not started yet. One without a command only connects."""
-        memory = Memory(self._spill_folder)
+        memory = MemoryBudget(self._spill_folder)
         return [
             Conversation(
                 host,
@@ -182,7 +182,7 @@ class Reach:
             for host, command in commands.items()
         ]
 
-    def _way(self, host: Host) -> Way | None:
+    def _way(self, host: Host) -> Route | None:
         return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
 
     def _as_they_come(
@@ -190,7 +190,7 @@ class Reach:
         conversations: list[Conversation],
         selector: selectors.BaseSelector,
         limits: Limits,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[FanoutProgress], None] | None,
     ) -> Iterator[Result]:
         """Hold the conversations, with a limit on how many run at once.
 
@@ -220,13 +220,13 @@ class Reach:
             if on_progress and now - shown >= _SHOW_S:
                 shown = now
                 running = sorted(((c.host, now - c.since) for c in talking), key=lambda pair: -pair[1])
-                on_progress(Progress(len(conversations), done, failed, tuple(running)))
+                on_progress(FanoutProgress(len(conversations), done, failed, tuple(running)))
 
     def _without_gateway(self, conversations: list[Conversation], limits: Limits) -> Iterator[Result]:
         """Connect to the gateway first. If that fails, yield the failed results of all hosts behind it."""
         access = self._cluster.access
         ways = {c: way for c in conversations if (way := self._way(c.host)) and (way.gateway or access.tunnel)}
-        gateway = Way(str(access.gateway), access)
+        gateway = Route(str(access.gateway), access)
         connect_s = max(limits.connect_s, _TUNNEL_S) if access.tunnel else limits.connect_s
         said = connections.connect(gateway, connect_s) if ways else None
         if said is None:
@@ -242,7 +242,7 @@ class Reach:
 
     def _end_unfinished(
         self, conversations: list[Conversation], results: dict[Host, Result], run_id: str | None, sudo: bool
-    ) -> Ended:
+    ) -> Termination:
         """Give up every conversation that still runs, and end its processes on the hosts."""
         begun = [c.host for c in conversations if c.may_have_begun and c.host not in results]
         for conversation in conversations:
@@ -271,7 +271,7 @@ class Reach:
             return self._spill
 
 
-def _channel(way: Way, command: str, stdin: int) -> mux.Channel:
+def _channel(way: Route, command: str, stdin: int) -> mux.Channel:
     return mux.Channel(way.socket, command, stdin, _ACCEPT_S)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 _AGENT_S = 10
 
@@ -30,7 +30,11 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
         raise ClusterError(f"{host} is this machine: you are logged in")
     if forward_agent:
         check_agent()
-    with _ended_by_signals(), Reach(cluster) as reach, _connection(reach, cluster, host, forward_agent) as connection:
+    with (
+        _ended_by_signals(),
+        Executor(cluster) as reach,
+        _connection(reach, cluster, host, forward_agent) as connection,
+    ):
         connection.open()
         if not command:
             return int(connection.shell().exited)
@@ -82,7 +86,7 @@ def _stdin() -> Any:
     return None if sys.stdin.isatty() else False
 
 
-def _connection(reach: Reach, cluster: Cluster, host: Host, forward_agent: bool) -> Any:
+def _connection(reach: Executor, cluster: Cluster, host: Host, forward_agent: bool) -> Any:
     """Return a Fabric connection, not yet open."""
     from cluster.ssh.fabric_connection import over_open_connection, own_connection
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.hosts import Host
-from cluster.inventory import Access
+from cluster.inventory import SshSettings
 from cluster.ssh import proxy
 from cluster.ssh.launcher import launcher
 from cluster.user_folders import runtime_folder
@@ -19,12 +19,12 @@ _SOCKET_PATH = 85  # bytes: ssh adds 17 while it makes one, the kernel allows 10
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """Route to one host: the address, and the gateway if there is one."""
 
     address: str
-    access: Access
-    gateway: "Way | None" = None
+    access: SshSettings
+    gateway: "Route | None" = None
     label: str = ""  # of a connection beside the one that all tasks share; "": the shared one
 
     @property
@@ -56,15 +56,15 @@ class Way:
         return self.socket.with_name(f"{self.socket.name}.said")
 
 
-def way_to(host: Host, access: Access) -> Way:
+def way_to(host: Host, access: SshSettings) -> Route:
     """Return the route to a host.
 
     Where there is a gateway, the master is the gateway itself, and other hosts are behind it.
     """
     if not access.gateway:
-        return Way(host.address, access)
-    gateway = Way(access.gateway, access)
-    return gateway if host.rank == 0 else Way(host.address, access, gateway)
+        return Route(host.address, access)
+    gateway = Route(access.gateway, access)
+    return gateway if host.rank == 0 else Route(host.address, access, gateway)
 
 
 # curve25519 goes first: OpenSSH's own first choice costs each side 60 ms of CPU per connection.
@@ -95,7 +95,7 @@ _ONE_COMMAND = {
 }
 
 
-def options(access: Access) -> list[str]:
+def options(access: SshSettings) -> list[str]:
     """Return the options of every ssh that we start.
 
     It never asks, trusts known host keys only, and detects a dead host in 15 s.
@@ -103,7 +103,7 @@ def options(access: Access) -> list[str]:
     return [*launcher().ssh_settings, *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
 
 
-def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
+def options_for_a_person(way: Route, *, forward_agent: bool) -> list[str]:
     """Return the options for a login shell. It may ask for a passphrase, and forwards the agent if asked to."""
     asks = {name: value for name, value in _QUIET.items() if name != "BatchMode"}
     agent = {"ForwardAgent": "yes" if forward_agent else "no"}
@@ -120,7 +120,7 @@ def _as_words(given: Mapping[str, str]) -> list[str]:
     return [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
 
 
-def _of_access(access: Access) -> dict[str, str]:
+def _of_access(access: SshSettings) -> dict[str, str]:
     given = {}
     if access.user:
         given["User"] = access.user
@@ -133,7 +133,7 @@ def _of_access(access: Access) -> dict[str, str]:
     return given
 
 
-def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:
+def connect_command(way: Route, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:
     """Return the ssh command that opens a connection in the background. It exits with 0 once the connection is open."""
     words = [
         "ssh",
@@ -151,7 +151,7 @@ def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) ->
     return [*words, *proxy_options(way), "--", way.address]
 
 
-def key_of(access: Access) -> Path | None:
+def key_of(access: SshSettings) -> Path | None:
     """Return the key that we show. Return None to use the agent's and the usual ones.
 
     If the cluster lends a key and names none, it is our own.
@@ -165,7 +165,7 @@ def needed_programs(mode: str) -> list[str]:
     return {"ssm": ["aws", "session-manager-plugin"], "eic": ["aws"]}.get(mode, [])
 
 
-def proxy_options(way: Way, *, for_a_person: bool = False) -> list[str]:
+def proxy_options(way: Route, *, for_a_person: bool = False) -> list[str]:
     """Return the ssh options for a host that ssh does not connect to directly.
 
     for_a_person: leave the proxy's errors on the terminal, and write them to no file.
@@ -185,7 +185,7 @@ def proxy_options(way: Way, *, for_a_person: bool = False) -> list[str]:
     return ["-o", f"ProxyCommand={before} {_through(gateway) if gateway else _by_cli(way)}"]
 
 
-def lending(way: Way) -> dict[str, str]:
+def lending(way: Route) -> dict[str, str]:
     """Return the arguments of `proxy.lend` for a host, without the user."""
     tunnel, key, access = way.access.tunnel, key_of(way.access), way.access
     assert tunnel and key and access.gateway
@@ -193,7 +193,7 @@ def lending(way: Way) -> dict[str, str]:
     return {**given, "address": way.address} if way.gateway else given
 
 
-def _by_cli(way: Way) -> str:
+def _by_cli(way: Route) -> str:
     """Return the AWS CLI command by which ssh reaches an instance."""
     tunnel = way.access.tunnel
     assert tunnel
@@ -205,7 +205,7 @@ def _by_cli(way: Way) -> str:
     return shlex.join([*words, "--region", tunnel.region])
 
 
-def agent_command(way: Way) -> list[str]:
+def agent_command(way: Route) -> list[str]:
     """Return an ssh for other programs (mpirun, rsync) over the open connections to hosts reached this way."""
     return [
         "ssh",
@@ -236,7 +236,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _through(gateway: Way) -> str:
+def _through(gateway: Route) -> str:
     """Return the command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
     socket = str(gateway.socket).replace("%", "%%%%")
     return (

@@ -24,7 +24,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.ssh import onhost
 from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.fanout import Progress, Reach
+from cluster.ssh.fanout import Executor, FanoutProgress
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.result import FanOut, Result
@@ -56,7 +56,7 @@ class NoAnswer(ClusterError):
 
 
 @dataclass(frozen=True)
-class Program:
+class HostProgram:
     """Program for hosts: what they read on stdin, and the shell command that runs it."""
 
     name: str
@@ -75,7 +75,7 @@ class Program:
         return f'p={shlex.quote(self._python)}; [ -x "$p" ] || p=python3; exec "$p" {flags}{words}'
 
 
-def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolated: bool = True) -> Program:
+def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolated: bool = True) -> HostProgram:
     """Return the program that calls `main` of this module of an `onhost` package with these arguments.
 
     Args:
@@ -88,19 +88,19 @@ def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolat
     given = {"magic": MAGIC_NUMBER, "modules": modules, "arguments": arguments}
     body = zlib.compress(marshal.dumps(given, _EVERY_PYTHON_READS), 1)
     stdin = b"%d\n%b" % (len(body), body)
-    return Program(module.rpartition(".")[2], stdin, module, python, is_isolated)
+    return HostProgram(module.rpartition(".")[2], stdin, module, python, is_isolated)
 
 
 def ask(
-    reach: Reach,
+    reach: Executor,
     hosts: Iterable[Host],
-    asked: Program,
+    asked: HostProgram,
     own: Callable[[Host], Sequence[Any]] = lambda host: (),
     *,
     environment: dict[str, str] | None = None,
     limits: Limits = Limits(),
     sudo: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[FanoutProgress], None] | None = None,
 ) -> tuple[FanOut, dict[Host, Any]]:
     """Run the program on hosts. Return every host's result, and the answers of the hosts that sent one.
 

@@ -5,7 +5,7 @@ import sys
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.printable import printable
-from cluster.ssh.fanout import Progress
+from cluster.ssh.fanout import FanoutProgress
 from cluster.ssh.limits import OnOutput
 from cluster.terminal import counted, pass_on, terminal_size, unfiltered
 
@@ -18,7 +18,7 @@ class StatusLine:
     def __init__(self) -> None:
         self.is_shown = sys.stderr.isatty()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: FanoutProgress) -> None:
         """Show the progress of a fan-out."""
         self.show(status(progress))
 
@@ -37,7 +37,7 @@ class StatusLine:
             screen.flush()
 
 
-def status(progress: Progress) -> str:
+def status(progress: FanoutProgress) -> str:
     """Return the progress in one line: hosts done, failed, and the longest running with their seconds."""
     text = f"{progress.done} of {counted(progress.hosts, 'host')} done"
     if progress.failed:
@@ -49,7 +49,7 @@ def status(progress: Progress) -> str:
     return text
 
 
-class Lines:
+class HostLines:
     """Printer of every host's complete lines as they arrive, each after its host."""
 
     def __init__(self, on_output: OnOutput = pass_on) -> None:

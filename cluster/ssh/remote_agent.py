@@ -15,9 +15,9 @@ from typing import Any
 
 from cluster.hosts import Host
 from cluster.ssh.agent_exchange import Exchange
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.program import Program
+from cluster.ssh.program import HostProgram
 
 _CONNECT = Limits(connect_s=5.0)
 _SOON_S = 0.1  # between two tries to open a program
@@ -26,7 +26,7 @@ _CHUNK = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class AgentAnswer:
     """Answer of a host's program."""
 
     host: Host
@@ -38,7 +38,7 @@ class Dialogue:
     """Programs on hosts that answer one question after another. A context manager."""
 
     def __init__(
-        self, reach: Reach, hosts: Iterable[Host], asked: Program, own: Callable[[Host], Sequence[Any]]
+        self, reach: Executor, hosts: Iterable[Host], asked: HostProgram, own: Callable[[Host], Sequence[Any]]
     ) -> None:
         """Prepare the programs. own: returns a host's own arguments of the program."""
         self._reach = reach
@@ -47,7 +47,7 @@ class Dialogue:
         self._connecting: set[Host] = set()  # in threads
         self._failed: dict[Host, str] = {}  # the reasons that those threads found
         self._lock = threading.Lock()
-        self._told: list[Told] = []
+        self._told: list[AgentAnswer] = []
 
     def __enter__(self) -> "Dialogue":
         self._open_what_can_be()
@@ -62,7 +62,7 @@ class Dialogue:
         """Send a question to a host. Return False if its program does not run or has not answered the last question."""
         return self._lines[host].ask(more)
 
-    def listen(self, timeout_s: float) -> list[Told]:
+    def listen(self, timeout_s: float) -> list[AgentAnswer]:
         """Return the answers that arrive within `timeout_s`.
 
         Waits at most 50 ms, and no longer than until the first event.
@@ -150,7 +150,7 @@ class Dialogue:
             self._selector.unregister(line.channel.stdout)
             return
         for answer in line.heard(data):
-            self._told.append(Told(host=line.host, answer=answer, took_s=line.answered()))
+            self._told.append(AgentAnswer(host=line.host, answer=answer, took_s=line.answered()))
         if line.is_flooding:
             self._close(line, "it says far too much that is no answer")
 

@@ -39,7 +39,7 @@ class Result:
     def whole_stdout(self) -> bytes:
         """Return all of stdout, from disk if it was too long for memory.
 
-        Without a spill folder of the caller's, this works only until its `Reach` is closed.
+        Without a spill folder of the caller's, this works only until its `Executor` is closed.
         """
         return self.more["stdout"].path.read_bytes() if "stdout" in self.more else self.stdout
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from cluster.hosts import Host
 from cluster.ssh import connections, mux
-from cluster.ssh.capture import Capture, Memory
+from cluster.ssh.capture import Capture, MemoryBudget
 from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.limits import Limits, LocalCommand, OnOutput
 from cluster.ssh.onhost.telling_line import telling_line
-from cluster.ssh.options import Way
+from cluster.ssh.options import Route
 from cluster.ssh.result import Result
 from cluster.ssh.start_mark import StartMark
 
@@ -28,12 +28,12 @@ class Conversation:
     def __init__(
         self,
         host: Host,
-        way: Way | None,
+        way: Route | None,
         command: str | None,
         *,
         stdin: Callable[[], int],
         limits: Limits,
-        memory: Memory,
+        memory: MemoryBudget,
         selector: selectors.BaseSelector,
         on_output: OnOutput | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ _LIMITS = Limits(connect_s=5, total_s=20)
 
 
 @dataclass(frozen=True)
-class Ended:
+class Termination:
     """Result of ending a run's processes: all hosts, and those where processes are left or could not be checked."""
 
     hosts: Sequence[Host]
@@ -32,7 +32,7 @@ class Ended:
 
 
 class Runner(Protocol):
-    """Interface to the connections that this module needs. `fanout.Reach` provides it."""
+    """Interface to the connections that this module needs. `fanout.Executor` provides it."""
 
     def run(
         self, hosts: Sequence[Host], command: str, *, limits: Limits, sudo: bool = False, run_id: str | None
@@ -43,13 +43,13 @@ class Runner(Protocol):
         """Return the same hosts over connections of their own."""
 
 
-def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Ended:
+def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Termination:
     """End what a run started on these hosts, by its tag, and check that it is gone. Ctrl-C has to wait until then.
 
     If the run has taken the last session that a host's sshd allows, this uses a new connection to that host.
     """
     if not hosts or run_id is None:
-        return Ended(hosts, {})
+        return Termination(hosts, {})
     script = marked(tagged_processes.end_script(RUN_TAG, run_id, grace_s=_GRACE_S))
     with undisturbed():
         results = dict(reach.run(hosts, script, limits=_LIMITS, sudo=sudo, run_id=None))
@@ -58,7 +58,7 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
             with reach.apart(run_id) as apart:
                 results |= apart.run(full, script, limits=_LIMITS, sudo=sudo, run_id=None)
     left = {h: trouble(r) or (said(r) or "").strip() for h, r in results.items()}
-    return Ended(hosts, {h: what for h, what in left.items() if what})
+    return Termination(hosts, {h: what for h, what in left.items() if what})
 
 
 def undisturbed() -> contextlib.AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
@@ -95,7 +95,7 @@ def environment_of(words: Sequence[str], here: Mapping[str, str] = os.environ) -
 
 
 def stage(
-    reach: Reach,
+    reach: Executor,
     hosts: Sequence[Host],
     request: StageRequest,
     *,
@@ -151,7 +151,7 @@ def of_one_list(staged: Sequence[Staged]) -> list[Staged]:
     return [held_against(s) for s in staged]
 
 
-def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
+def is_shared(reach: Executor, hosts: Sequence[Host], folder: str) -> bool:
     """Return True if all hosts share the folder.
 
     One host writes a probe file in it, or in the nearest folder above it that exists. All others must see that file.
@@ -254,7 +254,7 @@ def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *
 
     line, text = StatusLine(), total_progress(time.monotonic())
     show = (lambda at: line.show(text(at))) if line.is_shown else None
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         try:
             staged = stage(reach, chosen, request, python=cluster.python, on_progress=show)
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut, Result
@@ -17,7 +17,7 @@ _LOOK = "cluster.stage.onhost.look"
 
 
 def status(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], folder: str
 ) -> tuple[FanOut, dict[Host, dict[str, Any]]]:
     """Return the fan-out's results, and the data that each host has in a folder, as `look` reports it."""
     return ask(reach, hosts, program(_LOOK, folder, python=cluster.python), limits=Limits(total_s=600))

@@ -8,12 +8,12 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.agent_exchange import AWAITED
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.program import program
-from cluster.ssh.remote_agent import Dialogue, Told
+from cluster.ssh.remote_agent import AgentAnswer, Dialogue
 from cluster.top.outliers import with_odd
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
-from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rates, Sight, Vitals
+from cluster.top.snapshot import ClusterSnapshot, HostState, JobSeen, Rates, Visibility, Vitals
 
 FRAME_S = 0.3  # time from the queries to the frame
 SILENT_S = 3.0  # after this time without an answer a host counts as silent
@@ -33,7 +33,7 @@ class _Memory:
         self.took_s: tuple[float, ...] = ()  # round-trip times of its last two answers
         self.ping_s: tuple[float, ...] = ()  # ping times in these answers
 
-    def note(self, told: Told) -> None:
+    def note(self, told: AgentAnswer) -> None:
         """Take in an answer."""
         try:
             now = vitals_of(told.answer)
@@ -50,7 +50,7 @@ class _Memory:
 class Gatherer:
     """Queries the hosts and keeps their answers: `with Gatherer(reach, cluster, hosts) as g: g.frame()`."""
 
-    def __init__(self, reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
+    def __init__(self, reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> None:
         self._cluster, self._hosts = cluster, tuple(hosts)
         asked = program("cluster.top.onhost.host", cluster.shared)
         everyone = dict.fromkeys((cluster.master, *hosts))  # the master reports the jobs, even if it is not shown
@@ -107,10 +107,10 @@ class Gatherer:
             if all(self._memory[h].rates or self._is_hopeless(h) for h in lacking):
                 return
 
-    def frame(self) -> Frame:
+    def frame(self) -> ClusterSnapshot:
         """Return a frame of all hosts in their current state."""
         seen = tuple(self._seen(host) for host in self._hosts)
-        return Frame(
+        return ClusterSnapshot(
             time=time.time(),
             cluster=self._cluster.name,
             hosts=with_odd(seen),
@@ -125,22 +125,22 @@ class Gatherer:
 
     def _is_hopeless(self, host: Host) -> bool:
         """Return True if it is no use to wait longer for the host."""
-        return self._sight(host)[0] is Sight.NONSENSE or self._dialogue.failures(host) >= TRIES
+        return self._sight(host)[0] is Visibility.NONSENSE or self._dialogue.failures(host) >= TRIES
 
-    def _sight(self, host: Host) -> tuple[Sight, str]:
+    def _sight(self, host: Host) -> tuple[Visibility, str]:
         """Return the host's visibility, and why it is not seen."""
         trouble, waits_s = self._dialogue.trouble(host), self._dialogue.waits_s(host)
         if nonsense := self._memory[host].nonsense:
-            return Sight.NONSENSE, nonsense
+            return Visibility.NONSENSE, nonsense
         if said := self._dialogue.nonsense(host):
-            return Sight.NONSENSE, f"what it says is no answer: {said}"
+            return Visibility.NONSENSE, f"what it says is no answer: {said}"
         if trouble not in ("", AWAITED):
-            return Sight.GONE, trouble
+            return Visibility.GONE, trouble
         if waits_s > (FIRST_S if trouble else SILENT_S):
-            return Sight.SILENT, f"no answer for {waits_s:.0f} s"
-        return (Sight.AWAITED, trouble) if trouble else (Sight.SEEN, "")
+            return Visibility.SILENT, f"no answer for {waits_s:.0f} s"
+        return (Visibility.AWAITED, trouble) if trouble else (Visibility.SEEN, "")
 
-    def _seen(self, host: Host) -> HostSeen:
+    def _seen(self, host: Host) -> HostState:
         memory, waits_s = self._memory[host], self._dialogue.waits_s(host)
         sight, why = self._sight(host)
         vitals = memory.vitals
@@ -148,14 +148,14 @@ class Gatherer:
             ranks = tuple(with_metrics(r, self._metrics.get(r.job, {})) for r in vitals.ranks)
             vitals = Vitals(**{**vars(vitals), "ranks": ranks})
         recent = (*memory.took_s[-2:], *([waits_s] if waits_s > 0 else []))[-2:]
-        return HostSeen(
+        return HostState(
             host=host,
             sight=sight,
             why=why,
             answer_s=min(recent) if recent else None,
             ping_s=max(memory.ping_s, default=None),
             vitals=vitals,
-            rates=memory.rates if sight is Sight.SEEN else None,
+            rates=memory.rates if sight is Visibility.SEEN else None,
         )
 
     def _note_jobs(self, told: Any) -> None:
@@ -187,7 +187,7 @@ def pinged_by(host: Host, hosts: Sequence[Host]) -> list[str]:
     return [hosts[place].address for place in sorted(places)]
 
 
-def one_frame(reach: Reach, cluster: Cluster, hosts: Sequence[Host], timeout_s: float = LOOK_S) -> Frame:
+def one_frame(reach: Executor, cluster: Cluster, hosts: Sequence[Host], timeout_s: float = LOOK_S) -> ClusterSnapshot:
     """Return one frame, as soon as all hosts that are there have answered twice."""
     with Gatherer(reach, cluster, hosts) as gatherer:
         with contextlib.suppress(KeyboardInterrupt):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cluster.top.snapshot import Gpu, HostSeen, Rank
+from cluster.top.snapshot import GpuState, HostState, RankSnapshot
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
@@ -14,10 +14,10 @@ class Column:
 
     title: str
     width: int
-    of_host: Callable[[HostSeen], str]
+    of_host: Callable[[HostState], str]
     keep: int  # priority: on a narrow terminal the lowest are dropped first
     odd: tuple[str, ...] = ()  # outliers that are marked in this column
-    of_rank: Callable[[Rank, Gpu | None], str] = lambda rank, gpu: ""
+    of_rank: Callable[[RankSnapshot, GpuState | None], str] = lambda rank, gpu: ""
     kind: str = "host"  # "gpu" and "rank" columns appear only if there are any
 
 
@@ -60,17 +60,17 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(told) if told else None
 
 
-def gpus(seen: HostSeen) -> tuple[Gpu, ...]:
+def gpus(seen: HostState) -> tuple[GpuState, ...]:
     """Return the host's GPUs."""
     return seen.vitals.gpus if seen.vitals else ()
 
 
-def ranks(seen: HostSeen) -> tuple[Rank, ...]:
+def ranks(seen: HostState) -> tuple[RankSnapshot, ...]:
     """Return the ranks on the host."""
     return seen.vitals.ranks if seen.vitals else ()
 
 
-def _rate(name: str) -> Callable[[HostSeen], str]:
+def _rate(name: str) -> Callable[[HostState], str]:
     return lambda seen: size(getattr(seen.rates, name)) if seen.rates else ""
 
 
@@ -82,17 +82,17 @@ def _speed(value: float | None) -> str:
     return "" if value is None else f"{value:.{1 if value < 999.95 else 0}f}"
 
 
-def _rank_numbers(seen: HostSeen) -> str:
+def _rank_numbers(seen: HostState) -> str:
     found = sorted({rank.rank for rank in ranks(seen)})
     return "" if not found else str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}"
 
 
-def _step(rank: Rank) -> str:
+def _step(rank: RankSnapshot) -> str:
     doing = "" if rank.phase is None or rank.phase.name == "STEP" else f" {rank.phase.name.lower()}"
     return f"{rank.step}{doing}"
 
 
-def _host_step(seen: HostSeen) -> str:
+def _host_step(seen: HostState) -> str:
     found = ranks(seen)
     return _step(min(found, key=lambda rank: rank.step)) if found else ""
 
@@ -158,12 +158,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def share_of_memory(gpu: Gpu) -> float | None:
+def share_of_memory(gpu: GpuState) -> float | None:
     """Return the used share of a GPU's memory; None if it is not known."""
     return gpu.memory_used / gpu.memory_total if gpu.memory_used is not None and gpu.memory_total else None
 
 
-def chosen(hosts: Sequence[HostSeen], width: int) -> list[Column]:
+def chosen(hosts: Sequence[HostState], width: int) -> list[Column]:
     """Return the columns that have values and fit into the width."""
     kinds = {"host"}
     kinds |= {"gpu"} if any(gpus(h) for h in hosts) else set()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.terminal import print_json, terminal_size, unfiltered
 from cluster.top.collector import FRAME_S, SPREAD_S, Gatherer, one_frame
 from cluster.top.keys import Keys
-from cluster.top.snapshot import Frame
+from cluster.top.snapshot import ClusterSnapshot
 from cluster.top.table import SORTS, View, lines, scrolled
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TopRequest:
 def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> int:
     """Show the hosts and return the exit code: 1 if a single frame was requested and a host is missing from it."""
     check(request)
-    with Reach(cluster, fanout=max(64, len(hosts))) as reach:
+    with Executor(cluster, fanout=max(64, len(hosts))) as reach:
         if request.once:
             frame = one_frame(reach, cluster, hosts)
             _tell(frame, request)
@@ -70,7 +70,7 @@ def sort_named(name: str) -> str:
     return next((key for key, (known, _) in SORTS.items() if known == name), name)
 
 
-def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Iterator[Frame]:
+def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Iterator[ClusterSnapshot]:
     """Yield a frame every `every_s` seconds until `look`, which is called continuously, returns True."""
     gatherer.first_answers(FRAME_S)
     due = time.monotonic()
@@ -85,7 +85,7 @@ def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Ite
                 return
 
 
-def _tell(frame: Frame, request: TopRequest) -> None:
+def _tell(frame: ClusterSnapshot, request: TopRequest) -> None:
     """Print one frame, for a pipe or a file."""
     if request.as_json:
         print_json(frame.to_json(), one_line=not request.once)
@@ -114,10 +114,10 @@ class Screen:
 
     def __init__(self, console: "Console", view: View) -> None:
         self._console, self._view = console, view
-        self._frame: Frame | None = None
+        self._frame: ClusterSnapshot | None = None
         self._size = terminal_size()
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: ClusterSnapshot) -> None:
         """Show this frame from now on."""
         self._frame = frame
         self.draw()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.hosts import Host
-from cluster.top.snapshot import Gpu, HostSeen, Odd
+from cluster.top.snapshot import GpuState, HostState, Odd
 
-Value = Callable[[HostSeen], float | None]
+Value = Callable[[HostState], float | None]
 Pick = Callable[[list[float]], float]
 FEWEST = 3  # fewest values: of two, neither can be called the outlier
 _SPREADS = 6.0  # multiple of the others' spread
@@ -38,20 +38,20 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _gpu(value: Callable[[Gpu], float | None], pick: Pick) -> Value:
-    def of_host(seen: HostSeen) -> float | None:
+def _gpu(value: Callable[[GpuState], float | None], pick: Pick) -> Value:
+    def of_host(seen: HostState) -> float | None:
         told = [v for gpu in (seen.vitals.gpus if seen.vitals else ()) if (v := value(gpu)) is not None]
         return pick(told) if told else None
 
     return of_host
 
 
-def _memory(seen: HostSeen) -> float | None:
+def _memory(seen: HostState) -> float | None:
     return seen.vitals.memory_used / seen.vitals.memory_total if seen.vitals else None
 
 
 def _ranks(name: str, pick: Pick) -> Value:
-    def of_host(seen: HostSeen) -> float | None:
+    def of_host(seen: HostState) -> float | None:
         ranks = seen.vitals.ranks if seen.vitals else ()
         told = [float(v) for rank in ranks if (v := getattr(rank, name)) is not None]
         return pick(told) if told else None
@@ -82,7 +82,7 @@ MEASURES = (
 )
 
 
-def with_odd(hosts: Sequence[HostSeen]) -> tuple[HostSeen, ...]:
+def with_odd(hosts: Sequence[HostState]) -> tuple[HostState, ...]:
     """Return the hosts with their outliers, the largest first.
 
     Hosts that are not seen are left out of the comparison.
@@ -115,11 +115,11 @@ def odd_values(values: Mapping[Host, float], measure: Measure) -> dict[Host, Odd
     return found
 
 
-def _groups(hosts: Sequence[HostSeen], *, of_job: bool) -> list[list[HostSeen]]:
+def _groups(hosts: Sequence[HostState], *, of_job: bool) -> list[list[HostState]]:
     """Group hosts that should be alike: all of them, or those with ranks of the same jobs."""
     if not of_job:
         return [list(hosts)]
-    groups: dict[tuple[str, ...], list[HostSeen]] = {}
+    groups: dict[tuple[str, ...], list[HostState]] = {}
     for one in hosts:
         jobs = tuple(sorted({rank.job for rank in one.vitals.ranks})) if one.vitals else ()
         groups.setdefault(jobs, []).append(one)

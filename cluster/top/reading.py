@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.hang_detection.rank_state import Phase
+from cluster.hang_detection.rank_state import RankPhase
 from cluster.health.known_faults import SILENT_FIELDS
 from cluster.health.smi import measure, unbracketed
 from cluster.top.onhost.gpus import QUERY
-from cluster.top.snapshot import Gpu, JobSeen, Rank, Rates, Vitals
+from cluster.top.snapshot import GpuState, JobSeen, RankSnapshot, Rates, Vitals
 
 _MIB = 1 << 20
 _STALE_S = 5.0  # nvidia-smi prints every second
@@ -56,13 +56,13 @@ def rates(before: Vitals, now: Vitals) -> Rates | None:
     return Rates(cpu=min(1.0, max(0.0, cpu)), net_in=net_in, net_out=net_out, disk_read=read, disk_written=written)
 
 
-def gpu_of(line: str) -> Gpu:
+def gpu_of(line: str) -> GpuState:
     """Parse a line of `nvidia-smi --query-gpu --format=csv,noheader,nounits`. Raises ValueError."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != len(QUERY.split(",")):
         raise ValueError(f"nvidia-smi: {line[:60]}")
     use, used, total, celsius, watts, limit = (_told(field) for field in fields[1:])
-    return Gpu(
+    return GpuState(
         index=int(fields[0]),
         use=None if use is None else use / 100,
         memory_used=None if used is None else used * _MIB,
@@ -102,7 +102,7 @@ def jobs_of(told: Any) -> tuple[tuple[JobSeen, ...], Mapping[str, Mapping[str, A
         raise Nonsense(f"what it says of jobs is nonsense: {e}") from e
 
 
-def with_metrics(rank: Rank, row: Mapping[str, Any]) -> Rank:
+def with_metrics(rank: RankSnapshot, row: Mapping[str, Any]) -> RankSnapshot:
     """Return the rank with its values from the trainer's last record; unchanged values if that has none."""
 
     def own(name: str) -> float | None:
@@ -113,7 +113,7 @@ def with_metrics(rank: Rank, row: Mapping[str, Any]) -> Rank:
     whole = (waits or 0.0) + (works or 0.0) + (reduces or 0.0)
     shares = [None if part is None or whole <= 0 else part / whole for part in (waits, reduces)]
     everyones, speeds = _maybe(row.get("images_per_s")), row.get("rank_images_per_s")
-    return Rank(
+    return RankSnapshot(
         **{
             **vars(rank),
             "images_per_s": everyones / len(speeds) if everyones is not None and isinstance(speeds, list) else None,
@@ -124,7 +124,7 @@ def with_metrics(rank: Rank, row: Mapping[str, Any]) -> Rank:
     )
 
 
-def _gpus(told: Any) -> tuple[tuple[Gpu, ...], str]:
+def _gpus(told: Any) -> tuple[tuple[GpuState, ...], str]:
     if told is None:
         return (), ""
     trouble = str(told["error"])[:120]
@@ -146,14 +146,14 @@ def _silent(lines: Sequence[str]) -> str:
     return next((f"GPU {index}: {said}" for index, said in fields if unbracketed(said) in SILENT_FIELDS), "")
 
 
-def _rank(told: Any) -> Rank:
+def _rank(told: Any) -> RankSnapshot:
     phase = told["phase"]
-    return Rank(
+    return RankSnapshot(
         job=str(told["job"]),
         attempt=_count(told["attempt"]),
         rank=_count(told["rank"]),
         step=_count(told["step"]),
-        phase=Phase(phase) if phase in list(Phase) else None,
+        phase=RankPhase(phase) if phase in list(RankPhase) else None,
         silent_s=_number(told["silent_s"]),
     )
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.hang_detection.rank_state import Phase
+from cluster.hang_detection.rank_state import RankPhase
 from cluster.hosts import Host
 
 
-class Sight(enum.StrEnum):
+class Visibility(enum.StrEnum):
     """Visibility of a host."""
 
     SEEN = "seen"
@@ -20,7 +20,7 @@ class Sight(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class GpuState:
     """State of a GPU; None for values that it does not report."""
 
     index: int
@@ -33,14 +33,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
+class RankSnapshot:
     """State of a rank: its heartbeat, and its values from the trainer's last record."""
 
     job: str
     attempt: int
     rank: int
     step: int  # steps done
-    phase: Phase | None
+    phase: RankPhase | None
     silent_s: float  # since its last heartbeat
     images_per_s: float | None = None  # its share of the job's
     own_images_per_s: float | None = None  # as if it never waited for the others
@@ -71,10 +71,10 @@ class Vitals:
     net: tuple[int, int]  # bytes in and out since boot
     disk: tuple[int, int]  # bytes read and written
     full: float  # used share of its fullest disk
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuState, ...]
     gpu_trouble: str
     ping_s: float | None  # to another host and back, the shortest of three ways; None where pings are not answered
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankSnapshot, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,11 @@ class Odd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSeen:
+class HostState:
     """State of a host."""
 
     host: Host
-    sight: Sight
+    sight: Visibility
     why: str = ""  # why it is not seen
     answer_s: float | None = None  # from query to answer, the shorter one of the last two
     ping_s: float | None = None  # to another host and back, the shortest of three ways, the longer of the last two
@@ -104,7 +104,7 @@ class HostSeen:
     @property
     def is_seen(self) -> bool:
         """Return True if the host's values are current."""
-        return self.sight is Sight.SEEN
+        return self.sight is Visibility.SEEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +126,12 @@ class JobSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class ClusterSnapshot:
     """Snapshot of all hosts and jobs at one moment."""
 
     time: float  # seconds since 1970
     cluster: str
-    hosts: tuple[HostSeen, ...]
+    hosts: tuple[HostState, ...]
     jobs: tuple[JobSeen, ...]
     jobs_trouble: str = ""  # why the jobs are not known
 
@@ -146,7 +146,7 @@ class Frame:
         }
 
 
-def _host_record(seen: HostSeen) -> dict[str, Any]:
+def _host_record(seen: HostState) -> dict[str, Any]:
     vitals = seen.vitals
     return {
         "rank": seen.host.rank,
@@ -167,7 +167,7 @@ def _host_record(seen: HostSeen) -> dict[str, Any]:
     }
 
 
-def _rank_record(rank: Rank) -> Mapping[str, Any]:
+def _rank_record(rank: RankSnapshot) -> Mapping[str, Any]:
     phase = None if rank.phase is None else rank.phase.name.lower()
     return {**{name: _short(value) for name, value in vars(rank).items()}, "phase": phase}
 

@@ -9,7 +9,7 @@ from cluster import hostset
 from cluster.printable import printable
 from cluster.terminal import counted
 from cluster.top.columns import Column, chosen, gpus, ranks
-from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank
+from cluster.top.snapshot import ClusterSnapshot, HostState, JobSeen, RankSnapshot
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,11 +20,11 @@ _MARK = "◀ "
 _LAST = float("inf")
 
 
-def _sum_of(name: str) -> Callable[[HostSeen], float]:
+def _sum_of(name: str) -> Callable[[HostState], float]:
     return lambda h: sum(getattr(r, name) or 0.0 for r in ranks(h))
 
 
-SORTS: dict[str, tuple[str, Callable[[HostSeen], float]]] = {
+SORTS: dict[str, tuple[str, Callable[[HostState], float]]] = {
     "h": ("host", lambda h: h.host.rank),
     "o": ("odd", lambda h: -h.odd[0].distance if h.odd else _LAST),
     "c": ("cpu", lambda h: -h.rates.cpu if h.rates else _LAST),
@@ -45,7 +45,7 @@ class View:
     offset: int = 0  # lines of the table that are scrolled out at the top
 
 
-def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Text"]:
+def lines(frame: ClusterSnapshot, view: View, width: int, height: int | None) -> list["Text"]:
     """Format the frame for this width and height; without a height, all of it."""
     head = [_title(frame, view), *(_job(job, frame.time) for job in frame.jobs)]
     if frame.jobs_trouble:
@@ -69,7 +69,7 @@ def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Tex
     return all_of_it
 
 
-def in_order(hosts: Sequence[HostSeen], view: View) -> list[HostSeen]:
+def in_order(hosts: Sequence[HostState], view: View) -> list[HostState]:
     """Return the hosts in the view's order. Hosts that are not seen come last, except in the hostfile's order."""
     _, value = SORTS[view.sort]
     if view.sort == "h":
@@ -77,7 +77,7 @@ def in_order(hosts: Sequence[HostSeen], view: View) -> list[HostSeen]:
     return sorted(hosts, key=lambda h: (not h.is_seen, value(h), h.host.rank))
 
 
-def scrolled(view: View, by: int, frame: Frame) -> int:
+def scrolled(view: View, by: int, frame: ClusterSnapshot) -> int:
     """Return the first line of the table after scrolling by this many lines."""
     length = len(frame.hosts) + (sum(len(ranks(h)) for h in frame.hosts) if view.by_rank else 0)
     return max(0, min(view.offset + by, length - 1))
@@ -89,7 +89,7 @@ def _text(text: str, style: str = "") -> "Text":
     return Text(text, style, no_wrap=True, end="")
 
 
-def _title(frame: Frame, view: View) -> "Text":
+def _title(frame: ClusterSnapshot, view: View) -> "Text":
     away = sum(not h.is_seen for h in frame.hosts)
     odd = sum(bool(h.odd) for h in frame.hosts)
     line = _text("")
@@ -120,7 +120,7 @@ def _job(job: JobSeen, now: float) -> "Text":
     return line
 
 
-def _host(seen: HostSeen, columns: Sequence[Column], address: int, *, by_rank: bool) -> list["Text"]:
+def _host(seen: HostState, columns: Sequence[Column], address: int, *, by_rank: bool) -> list["Text"]:
     if not seen.is_seen:
         why = f"{seen.sight}: {seen.why}" if str(seen.sight) not in seen.why else seen.why
         return [_text(f"{seen.host.address[:address]:<{address}} {why}", "dim")]
@@ -139,7 +139,7 @@ def _host(seen: HostSeen, columns: Sequence[Column], address: int, *, by_rank: b
     return [line, *below]
 
 
-def _rank(rank: Rank, seen: HostSeen, columns: Sequence[Column], address: int) -> "Text":
+def _rank(rank: RankSnapshot, seen: HostState, columns: Sequence[Column], address: int) -> "Text":
     """Format a rank's line with the GPU at the rank's position among the job's ranks on this host."""
     own = sorted(r.rank for r in ranks(seen) if r.job == rank.job).index(rank.rank)
     found = gpus(seen)

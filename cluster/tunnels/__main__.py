@@ -23,7 +23,7 @@ from cluster.tunnels.service import (
     TAG,
     Service,
     ServicePaths,
-    Wanted,
+    ServiceRequest,
     end_service,
     new_service,
     read_services,
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 def _answer(verb: str, words: list[str]) -> Any:
     if verb == "start":
-        return dataclasses.asdict(start(from_json(Wanted, json.load(sys.stdin))))
+        return dataclasses.asdict(start(from_json(ServiceRequest, json.load(sys.stdin))))
     if verb == "install":
         from cluster.tunnels import jupyter_packages
 
@@ -64,7 +64,7 @@ def _answer(verb: str, words: list[str]) -> Any:
     return [dataclasses.asdict(one) for one in read_services()]
 
 
-def start(wanted: Wanted) -> Service:
+def start(wanted: ServiceRequest) -> Service:
     """Start a keeper process and wait until its page answers.
 
     Raises ClusterError with its last output if it does not.
@@ -89,7 +89,7 @@ def start(wanted: Wanted) -> Service:
         raise
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: ServiceRequest) -> None:
     """Raise ConfigError if the request cannot be served."""
     from cluster.tunnels.events import require_job
 

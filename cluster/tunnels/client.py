@@ -16,14 +16,14 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Interrupted, Reach
+from cluster.ssh.fanout import Executor, Interrupted
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import complaint, marked, trouble
 from cluster.ssh.options import way_to
 from cluster.ssh.program import NoAnswer, answer_of
 from cluster.ssh.terminate import undisturbed
 from cluster.tunnels.local_port import LocalPort
-from cluster.tunnels.service import Service, Wanted
+from cluster.tunnels.service import Service, ServiceRequest
 from cluster.typed import from_json
 
 _START_S = 150.0
@@ -43,10 +43,10 @@ class Looking:
 class Services:
     """Services of a cluster's master."""
 
-    def __init__(self, reach: Reach, cluster: Cluster) -> None:
+    def __init__(self, reach: Executor, cluster: Cluster) -> None:
         self._reach, self._cluster = reach, cluster
 
-    def start(self, wanted: Wanted) -> Service:
+    def start(self, wanted: ServiceRequest) -> Service:
         """Start a service and return it once it serves. Raises ConfigError, ClusterError."""
         words = json.dumps(dataclasses.asdict(wanted)).encode()
         return from_json(Service, self._call("start", stdin=words, total_s=_START_S))
@@ -96,12 +96,12 @@ def asked_by() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def look_at(cluster: Cluster, wanted: Wanted, show: Callable[[Looking], None]) -> None:
+def look_at(cluster: Cluster, wanted: ServiceRequest, show: Callable[[Looking], None]) -> None:
     """Start a service, show its address, and stay until Ctrl-C or its end. Nothing of it is left afterwards.
 
     Raises ClusterError if it ends by itself, or is ended on the master.
     """
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         services = Services(reach, cluster)
         service = services.start(wanted)
         try:

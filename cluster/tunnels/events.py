@@ -11,13 +11,13 @@ from cluster.jobs.curves.metrics import record_of, whole_lines
 from cluster.jobs.record import JobPaths, jobs_folder
 from cluster.jobs.records import find
 from cluster.ssh.onhost import trusted_files
-from cluster.tunnels.service import Wanted
+from cluster.tunnels.service import ServiceRequest
 
 ALL = "all"
 _EVENTS = "*tfevents*"
 
 
-def require_job(wanted: Wanted) -> None:
+def require_job(wanted: ServiceRequest) -> None:
     """Raise ConfigError if the job does not exist."""
     if wanted.job != ALL:
         find(jobs_folder(wanted.shared), wanted.job)
@@ -26,7 +26,7 @@ def require_job(wanted: Wanted) -> None:
 class Runs:
     """Folder with one entry per job, kept up to date while TensorBoard reads it."""
 
-    def __init__(self, wanted: Wanted, folder: Path) -> None:
+    def __init__(self, wanted: ServiceRequest, folder: Path) -> None:
         self._jobs, self._folder = jobs_folder(wanted.shared), folder
         self._only = None if wanted.job == ALL else find(self._jobs, wanted.job)
         self._made: dict[str, MadeEvents] = {}

@@ -13,7 +13,7 @@ from cluster.files import write_atomically, write_json
 from cluster.inventory import ROOT
 from cluster.ssh.onhost import trusted_files
 from cluster.tunnels import jupyter_packages
-from cluster.tunnels.service import ServicePaths, Wanted
+from cluster.tunnels.service import ServicePaths, ServiceRequest
 
 KERNEL = "dlami"
 NOTEBOOKS = {
@@ -27,7 +27,7 @@ _END_S = 8.0  # for Jupyter to end its kernels
 class JupyterPage:
     """JupyterLab process over a folder of this user's notebooks."""
 
-    def __init__(self, wanted: Wanted, paths: ServicePaths) -> None:
+    def __init__(self, wanted: ServiceRequest, paths: ServicePaths) -> None:
         python = jupyter_packages.python()
         if python is None:
             raise ClusterError("Jupyter is not installed here")
@@ -44,7 +44,7 @@ class JupyterPage:
             env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"},
         )
 
-    def _settings(self, wanted: Wanted, token: str) -> str:
+    def _settings(self, wanted: ServiceRequest, token: str) -> str:
         """Return Jupyter's settings. They go to a file, because everybody can read a process's arguments."""
         given = {
             "ServerApp.ip": "127.0.0.1",
@@ -78,7 +78,7 @@ class JupyterPage:
                 self._process.wait()
 
 
-def notebooks(wanted: Wanted) -> Path:
+def notebooks(wanted: ServiceRequest) -> Path:
     """Make this user's folder of notebooks and add the project's. Existing notebooks stay as they are.
 
     Raises ClusterError if another user could have put files there, which this user's kernels would import.
@@ -103,7 +103,7 @@ def notebooks(wanted: Wanted) -> Path:
     return folder
 
 
-def write_kernel(folder: Path, python: Path, wanted: Wanted) -> None:
+def write_kernel(folder: Path, python: Path, wanted: ServiceRequest) -> None:
     """Write the kernel's specification: the runtime's packages, the project's modules, this cluster."""
     folder.mkdir(parents=True)
     environment = {"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}

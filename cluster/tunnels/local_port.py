@@ -30,7 +30,7 @@ class LocalPort:
                 ):
                     join(self.request, there)
 
-        self._server = _Server(("127.0.0.1", 0), Through)
+        self._server = _ForwardServer(("127.0.0.1", 0), Through)
         self.number = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -46,7 +46,7 @@ class LocalPort:
         self.close()
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _ForwardServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64  # a browser opens many connections at once

@@ -27,7 +27,7 @@ _BASE = Path("/var/tmp")  # the master's own disk, so that a hung shared folder 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ServiceRequest:
     """Request for a service: what is served, and to whom."""
 
     kind: str  # a `Kind`
@@ -101,7 +101,7 @@ def services_folder() -> Path:
     return folder
 
 
-def new_service(wanted: Wanted) -> ServicePaths:
+def new_service(wanted: ServiceRequest) -> ServicePaths:
     """Make the folder of a new service, with its request.
 
     Folders without a process, left by killed ones, are removed.
@@ -116,9 +116,9 @@ def new_service(wanted: Wanted) -> ServicePaths:
     return paths
 
 
-def read_wanted(paths: ServicePaths) -> Wanted:
+def read_wanted(paths: ServicePaths) -> ServiceRequest:
     """Return the request for a service."""
-    return from_json(Wanted, json.loads(paths.wanted.read_bytes()))
+    return from_json(ServiceRequest, json.loads(paths.wanted.read_bytes()))
 
 
 def read_services() -> tuple[Service, ...]:

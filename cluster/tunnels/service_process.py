@@ -15,13 +15,13 @@ from typing import Protocol
 
 from cluster.errors import ClusterError
 from cluster.files import write_json
-from cluster.tunnels.service import Service, ServicePaths, Wanted, read_wanted, remove, unattended_s
+from cluster.tunnels.service import Service, ServicePaths, ServiceRequest, read_wanted, remove, unattended_s
 
 _NEVER_SEEN_S = 180.0  # time limit until the first viewer
 _LOOK_S = 1.0
 
 
-class Page(Protocol):
+class ServedPage(Protocol):
     """Page that the process serves."""
 
     port: int  # port on loopback
@@ -56,7 +56,7 @@ def main(folder: str) -> None:
         remove(paths)
 
 
-def page_of(wanted: Wanted, paths: ServicePaths) -> Page:
+def page_of(wanted: ServiceRequest, paths: ServicePaths) -> ServedPage:
     """Start the requested page on loopback, and return it."""
     if wanted.kind == "jupyter":
         from cluster.tunnels.jupyter_page import JupyterPage
@@ -67,7 +67,7 @@ def page_of(wanted: Wanted, paths: ServicePaths) -> Page:
     return TensorBoardPage(wanted, paths)
 
 
-def _served_by_tls(wanted: Wanted, paths: ServicePaths, page: Page) -> tuple[str, str]:
+def _served_by_tls(wanted: ServiceRequest, paths: ServicePaths, page: ServedPage) -> tuple[str, str]:
     """Return the TLS address and the certificate's fingerprint; "" and "" if the page is not served by TLS."""
     if not wanted.allow:
         return "", ""
@@ -77,7 +77,7 @@ def _served_by_tls(wanted: Wanted, paths: ServicePaths, page: Page) -> tuple[str
     return f"https://{wanted.address}:{front.port}{page.path}", front.fingerprint
 
 
-def _announce(paths: ServicePaths, wanted: Wanted, page: Page, public: str, fingerprint: str) -> None:
+def _announce(paths: ServicePaths, wanted: ServiceRequest, page: ServedPage, public: str, fingerprint: str) -> None:
     service = Service(
         id=paths.folder.name,
         kind=wanted.kind,
@@ -94,7 +94,7 @@ def _announce(paths: ServicePaths, wanted: Wanted, page: Page, public: str, fing
     write_json(paths.ready, dataclasses.asdict(service), mode=0o600)
 
 
-def _is_over(paths: ServicePaths, wanted: Wanted) -> bool:
+def _is_over(paths: ServicePaths, wanted: ServiceRequest) -> bool:
     """Return True if the page has had no viewer for its time limit, or its folder is gone."""
     try:
         return unattended_s(paths) > (wanted.stays_s if paths.seen.exists() else min(wanted.stays_s, _NEVER_SEEN_S))

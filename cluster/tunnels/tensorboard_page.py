@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cluster.tunnels.events import Runs
-from cluster.tunnels.service import ServicePaths, Wanted
+from cluster.tunnels.service import ServicePaths, ServiceRequest
 
 _REFRESH_S = 5.0
 _GUESS_S = 1.0  # delay per wrong password; guesses are handled one at a time
@@ -19,7 +19,7 @@ _GUESS_S = 1.0  # delay per wrong password; guesses are handled one at a time
 class TensorBoardPage:
     """TensorBoard on the events of one job, or of all."""
 
-    def __init__(self, wanted: Wanted, paths: ServicePaths) -> None:
+    def __init__(self, wanted: ServiceRequest, paths: ServicePaths) -> None:
         _leave_out_what_is_slow()
         runs = Runs(wanted, paths.folder / "runs")
         prefix = "" if wanted.password else f"/{wanted.token or secrets.token_urlsafe(24)}"
@@ -48,7 +48,7 @@ class TensorBoardPage:
                 print(f"the jobs' folder: {e}", file=sys.stderr, flush=True)
 
 
-def _server(folder: str, prefix: str, wanted: Wanted) -> Any:
+def _server(folder: str, prefix: str, wanted: ServiceRequest) -> Any:
     """Return the server, not yet serving. Its settings are passed in memory, so that no process list shows them."""
     from tensorboard import default, program
     from tensorboard.backend import application

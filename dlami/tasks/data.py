@@ -15,11 +15,11 @@ DRY_RUN_HELP = "only say what would be done, or what is wrong with it"
 def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) -> None:
     """Show what data each host has, so that a short copy is found before training starts."""
     from cluster import hostset
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
     from cluster.stage import status
 
     cluster = load_cluster()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         chosen = hostset.select(cluster.hosts, hosts or None, for_ranks=True)
         results, found = status.status(reach, cluster, chosen, folder)
     text, is_fine = status.status_lines(results, found)

@@ -17,7 +17,7 @@ def eks_plan(c: Context, given: Answering) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Creating(Changing):
+class EksCreateOptions(Changing):
     """The options of `inv eks.create`."""
 
     keep_failed: bool = option(False, "leave what was made for a look if it fails")
@@ -26,7 +26,7 @@ class Creating(Changing):
 
 
 @command(name="create")
-def eks_create(c: Context, given: Creating) -> None:
+def eks_create(c: Context, given: EksCreateOptions) -> None:
     """Create the cluster on EKS, or change one that is there, until its nodes and add-ons are ready."""
     from dlami.tasks import eks_actions
 
@@ -45,14 +45,14 @@ def eks_status(c: Context, given: Answering) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deleting(Changing):
+class EksDeleteOptions(Changing):
     """The options of `inv eks.delete`."""
 
     retain: str = option("", "resources to leave, by comma, after a delete that failed on them")
 
 
 @command(name="delete")
-def eks_delete(c: Context, given: Deleting) -> None:
+def eks_delete(c: Context, given: EksDeleteOptions) -> None:
     """Delete the EKS cluster after a question; EFS is kept, and what stays is said."""
     from dlami.tasks import eks_actions
 

@@ -12,8 +12,8 @@ from cluster.terminal import print_json
 from dlami.tasks.command import command, option
 
 if TYPE_CHECKING:
-    from eks.page_client import Shown
-    from eks.services import Page
+    from eks.page_client import PageAddress
+    from eks.services import PageManifest
 
 
 @command(
@@ -163,7 +163,7 @@ def eks_jupyter(c: Context, given: EksPageOptions) -> None:
     _page(JUPYTER, given)
 
 
-def _page(page: "Page", given: EksPageOptions, job: str = "all") -> None:
+def _page(page: "PageManifest", given: EksPageOptions, job: str = "all") -> None:
     from eks.cluster import load_eks
     from eks.document import text
     from eks.page_client import PodPage
@@ -199,7 +199,7 @@ def _hashed_password(given: EksPageOptions) -> str:
     return hashed(read_from(given.password_file) if given.password_file else asked_for())
 
 
-def _show(shown: "Shown", given: EksPageOptions, end: str = "") -> None:
+def _show(shown: "PageAddress", given: EksPageOptions, end: str = "") -> None:
     if given.json:
         print_json(dataclasses.asdict(shown), one_line=True)
         return

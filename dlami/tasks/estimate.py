@@ -46,20 +46,20 @@ def estimates(given: Estimating, flags: list[str]) -> "list[Estimate]":
     """
     from cfn.estimate.layers import network
     from cfn.estimate.machines import machine
-    from cfn.estimate.step import Training
+    from cfn.estimate.step import TrainingSettings
     from cfn.estimate.whole import Work, estimate
     from trainer.common.files.errors import TrainerError
-    from trainer.resnet50.config import IMAGENET_EXAMPLES, Config
+    from trainer.resnet50.config import IMAGENET_EXAMPLES, ResNetConfig
     from trainer.resnet50.start import parse
 
     counts = _counts(given.hosts)
     machines = [machine(name.strip()) for name in given.types.split(",")]
     try:
-        run, _ = parse(_completed(flags), Config, "python -m trainer.resnet50", "Flags of the ResNet trainer.")
+        run, _ = parse(_completed(flags), ResNetConfig, "python -m trainer.resnet50", "Flags of the ResNet trainer.")
     except TrainerError as e:
         raise ConfigError(str(e)) from e
     photographs = None if run.synthetic else "original" if given.originals else "shrunk"
-    training = Training(
+    training = TrainingSettings(
         layers=network(run.model, run.image_size),
         batch=run.batch_size,
         precision=run.precision,

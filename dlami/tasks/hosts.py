@@ -39,11 +39,11 @@ def hosts_forgive(c: Context, hosts: str, dry_run: bool = False, json: bool = Fa
     """Take hosts back that are left out of trainings because they failed twice in 7 days."""
     from cluster import hostset
     from cluster.health.forgive import forgive
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         forgiven = forgive(reach, cluster, chosen, dry_run=dry_run)
     if json:
         print_json({"dry_run": dry_run, "hosts": forgiven})
@@ -161,11 +161,11 @@ def kill(
     """Show, then end what crashed trainings left on the hosts: processes of our jobs, shared memory."""
     from cluster import hostset
     from cluster.kill.kill import describe, describe_end, end_leftovers, find_leftovers, known_jobs
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts or None)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         found = find_leftovers(reach, cluster, chosen, known_jobs(reach, cluster), all_mine=all_mine)
         if not json:
             print(describe(found))
@@ -198,11 +198,11 @@ def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False, dr
     """Reboot hosts and wait until they answer; refused while a job runs on them."""
     from cluster import hostset
     from cluster.kill import reboot as boots
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         boots.refuse_while_a_job_runs(reach, cluster, chosen)
         which = f"{hostset.fold(h.address for h in chosen)} ({len(chosen)})"
         if dry_run:

@@ -82,10 +82,10 @@ def jobs_logs(
     lines: int = -1,
 ) -> None:
     """Print a job's output; Ctrl-C ends the printing, not the job."""
-    from cluster.jobs.log_filter import Choice
+    from cluster.jobs.log_filter import LineFilter
     from cluster.terminal import pass_on, pass_on_raw
 
-    choice, since_s = Choice(grep=grep, errors=errors), duration_s(since, "--since")
+    choice, since_s = LineFilter(grep=grep, errors=errors), duration_s(since, "--since")
     choice.check()
     with opened_jobs() as jobs:
         code = jobs.logs(

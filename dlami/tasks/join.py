@@ -38,14 +38,14 @@ class Joining:
 def hosts_join(c: Context, given: Joining) -> None:
     """Make a cluster of hosts without a stack, the leader first: inv hosts.join localhost 10.0.0.2 10.0.0.3."""
     from cluster import written
-    from cluster.inventory import Access
+    from cluster.inventory import SshSettings
     from cluster.join.discovery import gather
     from cluster.join.files import request_of, targets
     from cluster.join.join import join
     from cluster.locate import cluster_folder
 
     folder = cluster_folder() if os.environ.get("CLUSTER") else Path.cwd()
-    access = Access(
+    access = SshSettings(
         user=given.user or None,
         port=given.port or None,
         key=Path(given.key).expanduser().absolute() if given.key else None,
@@ -103,7 +103,7 @@ def set_up(c: Context, given: SettingUp) -> None:
     from cluster.inventory import load_cluster
     from cluster.setup.script import read_script
     from cluster.setup.setup import install_environment, lines, run_script
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, given.hosts or None)
@@ -112,7 +112,7 @@ def set_up(c: Context, given: SettingUp) -> None:
     path = cluster.setup
     script = read(cluster.folder / "cluster.toml", lambda _: read_script(path)) if path else None
     ended = []
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         ended.append(install_environment(reach, cluster, chosen, dry_run=given.dry_run))
         if script:
             ended.append(
@@ -134,9 +134,9 @@ def set_up(c: Context, given: SettingUp) -> None:
 def _change_settings(cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool, as_json: bool) -> int:
     """Find, show and make them; 1 if one could not be made."""
     from cluster.setup.node_settings import apply_changes, find_changes
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         changes, silent = find_changes(reach, cluster, hosts)
         if not dry_run:
             changes = apply_changes(reach, changes)

@@ -14,19 +14,19 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster, load_cluster
 from cluster.terminal import print_json
 from dlami.tasks.command import HOSTS_HELP, command
-from dlami.tasks.running import RunOptions, code_to_take, program_asked_for
+from dlami.tasks.running import TrainRunOptions, code_to_take, program_asked_for
 from dlami.tasks.start_options import TrainOptions
 from dlami.tasks.starting import asked_for, delivered, opened_jobs, prepared
 from dlami.tasks.training import TorchOptions
 
 if TYPE_CHECKING:
     from cluster.code.snapshot import Snapshot
-    from cluster.jobs.client.client import Jobs
+    from cluster.jobs.client.client import JobsClient
     from cluster.jobs.record import Job, JobView
     from cluster.matrix.cells import Cell
     from cluster.matrix.file import Matrix
-    from cluster.matrix.state import Store
-    from cluster.ssh.fanout import Reach
+    from cluster.matrix.state import ResultStore
+    from cluster.ssh.fanout import Executor
 
 
 @command(
@@ -49,22 +49,22 @@ def train_matrix(
     """Run a matrix of flags, ranks and programs, each cell a job, and make a table: inv train.matrix FILE.toml."""
     from cluster.matrix import cells as cells_of
     from cluster.matrix import file as files
-    from cluster.matrix.run import Run, summary
-    from cluster.matrix.state import Store, rows
-    from cluster.ssh.fanout import Reach
+    from cluster.matrix.run import MatrixRun, summary
+    from cluster.matrix.state import ResultStore, rows
+    from cluster.ssh.fanout import Executor
 
     matrix = files.read(Path(file))
     cells = cells_of.cells(matrix)
     upload = _checked(upload or matrix.upload)
     cluster = load_cluster()
-    with Reach(cluster) as reach, opened_jobs(cluster) as jobs:
-        store = Store(reach, cluster, matrix.name)
+    with Executor(cluster) as reach, opened_jobs(cluster) as jobs:
+        store = ResultStore(reach, cluster, matrix.name)
         state = store.read()
         if dry_run:
             _show(cells, rows(cells, state), as_json=json)
             return
         snapshot = _code(cells)
-        run = Run(
+        run = MatrixRun(
             cells, state, jobs=jobs, keeper=store, measure=_measure(jobs, matrix), packed=packed,
             code=snapshot.content if snapshot else "", again=again,
         )  # fmt: skip
@@ -114,12 +114,12 @@ def _code(cells: "list[Cell]") -> "Snapshot | None":
 
     if all(cell.trainer for cell in cells):
         return None
-    return code_to_take(RunOptions(no_code=not repository_of(Path.cwd())))
+    return code_to_take(TrainRunOptions(no_code=not repository_of(Path.cwd())))
 
 
 def _planned(
     cluster: Cluster,
-    jobs: "Jobs",
+    jobs: "JobsClient",
     matrix: "Matrix",
     cell: "Cell",
     hosts: str,
@@ -147,7 +147,7 @@ def _planned(
             chosen = hostset.select(cluster.hosts, hosts or None, to_train=True)
             spec = dataclasses.replace(asked_for(TrainOptions(**typed), name, program), hosts=chosen)
             return queued(jobs.plan(spec))
-        options = RunOptions(**{**typed, **cell.packages}, per=cell.per, name=name)
+        options = TrainRunOptions(**{**typed, **cell.packages}, per=cell.per, name=name)
         asked = program_asked_for(cluster, cell.words, options, snapshot)
         spec, interpreter = prepared(cluster, asked, options, folder)
         return queued(jobs.plan(spec, interpreter=interpreter))
@@ -155,7 +155,7 @@ def _planned(
         raise ConfigError(f"cell {cell.number}, {cell}: {e}\nnothing was started") from e
 
 
-def _measure(jobs: "Jobs", matrix: "Matrix") -> Any:
+def _measure(jobs: "JobsClient", matrix: "Matrix") -> Any:
     """What a job has reached, read by the master."""
     columns = [word for name, pattern in matrix.columns.items() for word in ("--column", f"{name}={pattern}")]
 
@@ -170,13 +170,13 @@ def _measure(jobs: "Jobs", matrix: "Matrix") -> Any:
     return measured
 
 
-def _results(jobs: "Jobs", store: "Store") -> None:
+def _results(jobs: "JobsClient", store: "ResultStore") -> None:
     """CSV, JSON and a picture on the master, and the table here."""
     result = jobs.on_master("trainer.matrix", [store.folder])
     print(result.text if result.ok else f"no table could be made: {result.problem}", file=sys.stderr)
 
 
-def _uploaded(cluster: Cluster, reach: "Reach", folder: str, url: str) -> bool:
+def _uploaded(cluster: Cluster, reach: "Executor", folder: str, url: str) -> bool:
     """Bring the results to S3, by the master's own role or keys, and say how that went; whether it did."""
     import os
 

@@ -20,10 +20,10 @@ def packages_list(c: Context, json: bool = False) -> None:
 
     from cluster.packages import show
     from cluster.packages.client import Packages
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     cluster = load_cluster()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         have = Packages(reach, cluster).stock()
     print_json(dataclasses.asdict(have)) if json else print(show.table(have))
     _say_silent(have)
@@ -44,12 +44,12 @@ def packages_remove(c: Context, which: str, days: float = 0.0, yes: bool = False
     from cluster.packages import show
     from cluster.packages.client import Packages
     from cluster.packages.env_list import chosen
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     if days < 0:
         raise ConfigError(f"--days is {days:g}, expected 0 or more")
     cluster = load_cluster()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         packages = Packages(reach, cluster)
         have = packages.stock()
         _say_silent(have)

@@ -35,7 +35,7 @@ class ProgramOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ProgramOptions, TrainOptions):
+class TrainRunOptions(ProgramOptions, TrainOptions):
     """The options of `inv train.run`."""
 
     requirements: str = option("", "requirements.txt, pyproject.toml or uv.lock: its packages, installed once")
@@ -46,12 +46,12 @@ class RunOptions(ProgramOptions, TrainOptions):
 
 
 @command(name="run")
-def train_run(c: Context, given: RunOptions) -> None:
+def train_run(c: Context, given: TrainRunOptions) -> None:
     """Run your own program as a job, a rank per slot: inv train.run [--per node] -- python train.py [its flags]."""
     start_program(load_cluster(), rest(), given)
 
 
-def start_program(cluster: Cluster, words: Sequence[str], given: RunOptions) -> str:
+def start_program(cluster: Cluster, words: Sequence[str], given: TrainRunOptions) -> str:
     """Start it as a job, and follow that; its id if it was to be detached. Raises ConfigError, ClusterError."""
     snapshot = code_to_take(given)
     return start_on_fit_hosts(cluster, program_asked_for(cluster, words, given, snapshot), given, snapshot)
@@ -71,7 +71,7 @@ def code_to_take(given: ProgramOptions) -> "Snapshot | None":
 
 
 def program_asked_for(
-    cluster: Cluster, words: Sequence[str], given: RunOptions, snapshot: "Snapshot | None"
+    cluster: Cluster, words: Sequence[str], given: TrainRunOptions, snapshot: "Snapshot | None"
 ) -> "JobSpec":
     """The program as it is to run, in its code as it is here, or in a folder of this name. Raises ConfigError."""
     from cluster.jobs.program import Program

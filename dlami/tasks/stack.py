@@ -91,7 +91,7 @@ def stack_plan(c: Context, given: Answering) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Creating(Changing):
+class StackCreateOptions(Changing):
     """The options of `inv stack.create`."""
 
     keep_failed: bool = option(False, "leave the nodes for a look if it fails")
@@ -99,7 +99,7 @@ class Creating(Changing):
 
 
 @command(name="create")
-def stack_create(c: Context, given: Creating) -> None:
+def stack_create(c: Context, given: StackCreateOptions) -> None:
     """Create the cluster, in the first zone and of the first type with room, until all nodes are ready."""
     from dlami.tasks import stack_actions
 
@@ -140,7 +140,7 @@ def stack_update(c: Context, given: Updating) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replacing(Changing):
+class StackReplaceOptions(Changing):
     """The options of `inv stack.replace`."""
 
     host: str = option(REQUIRED, "rank, private address or instance id")
@@ -148,7 +148,7 @@ class Replacing(Changing):
 
 
 @command(name="replace", positional=["host"])
-def stack_replace(c: Context, given: Replacing) -> None:
+def stack_replace(c: Context, given: StackReplaceOptions) -> None:
     """End one host and wait for its successor, which takes its place in the hostfile."""
     from dlami.tasks import stack_actions
 
@@ -156,7 +156,7 @@ def stack_replace(c: Context, given: Replacing) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deleting(Changing):
+class StackDeleteOptions(Changing):
     """The options of `inv stack.delete`."""
 
     retain: str = option("", "resources to leave, by comma, after a delete that failed on them")
@@ -164,7 +164,7 @@ class Deleting(Changing):
 
 
 @command(name="delete")
-def stack_delete(c: Context, given: Deleting) -> None:
+def stack_delete(c: Context, given: StackDeleteOptions) -> None:
     """Delete the cluster after a question; EFS is kept and its id is said."""
     from dlami.tasks import stack_actions
 
@@ -172,7 +172,7 @@ def stack_delete(c: Context, given: Deleting) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeAws:
+class LabAwsOptions:
     """The options of `inv lab.aws`."""
 
     port: int = option(0, "0: a free one")
@@ -184,7 +184,7 @@ class FakeAws:
 
 
 @command(name="aws")
-def lab_aws(c: Context, given: FakeAws) -> None:
+def lab_aws(c: Context, given: LabAwsOptions) -> None:
     """Run a fake AWS to try the stack tasks on; Ctrl-C ends it."""
     from dlami import fake_aws as fake
 

@@ -99,7 +99,7 @@ def show_plan(path: str, as_json: bool) -> None:
     answer_plan(aws, plan.make(aws, file), as_json)
 
 
-def answer_plan(aws: Aws, made: plan.Plan, as_json: bool) -> None:
+def answer_plan(aws: Aws, made: plan.ClusterPlan, as_json: bool) -> None:
     """Print the plan, its warnings, and the changes to an existing stack."""
     for warning in made.warnings:
         say(warning)
@@ -213,7 +213,7 @@ def next_step(file: ClusterFile, first: str, then: str = "") -> str:
     return "next: " + ", then ".join(step for step in (first, bare, then) if step)
 
 
-def _tell_hosts(file: ClusterFile, hosts: list[members.Member], as_json: bool) -> None:
+def _tell_hosts(file: ClusterFile, hosts: list[members.GroupMember], as_json: bool) -> None:
     text = f"{file.name} has {counted(len(hosts), 'host')}\n{next_step(file, 'inv hosts.write')}"
     return answer([h.as_json() for h in hosts] if as_json else text, as_json)
 
@@ -322,7 +322,7 @@ def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
         print(advice)
 
 
-def lab_targets(source: str, path: Path) -> list[written.Target]:
+def lab_targets(source: str, path: Path) -> list[written.TargetFile]:
     """Return a lab's hostfile and cluster file, to be written beside `path`."""
     if source != "lab" and not source.startswith("lab:"):
         raise ConfigError(f"{source!r} is not a source of hosts: give stack, lab or lab:NAME")

@@ -20,7 +20,7 @@ from dlami.tasks.start_options import StartOptions, TrainOptions
 
 if TYPE_CHECKING:
     from cluster.code.snapshot import Snapshot
-    from cluster.jobs.client.client import Jobs
+    from cluster.jobs.client.client import JobsClient
     from cluster.jobs.program import Program
     from cluster.jobs.record import JobView
     from cluster.jobs.spec import JobSpec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PYTORCH = "/opt/pytorch/bin/python"  # the interpreter that has PyTorch in AWS's images
 
 
-def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[Jobs]":
+def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[JobsClient]":
     """The jobs of a cluster, of the one that the tasks mean without it, for a `with`."""
     from cluster.jobs.client.client import opened
 
@@ -136,12 +136,12 @@ def on_fit_hosts(cluster: Cluster, spec: "JobSpec", *, skip_unfit: bool = False,
     return dataclasses.replace(spec, hosts=hosts, np=np)
 
 
-def on_free(cluster: Cluster, jobs: "Jobs", spec: "JobSpec", resumed: str = "") -> "JobSpec":
+def on_free(cluster: Cluster, jobs: "JobsClient", spec: "JobSpec", resumed: str = "") -> "JobSpec":
     """Return the request on those of its hosts, or slots of one, that are free now. Raises ConfigError."""
     from cluster.jobs.free_slots import on_free_slots
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         return on_free_slots(reach, cluster, jobs.list(going=True), spec, resumed)
 
 
@@ -165,11 +165,11 @@ def prepared(
     from cluster.launch.mpirun import hosts_for
     from cluster.packages.client import Packages
     from cluster.packages.recipe import recipe_of
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
     wanted, interpreter = spec.packages, None
     hosts = (cluster.master,) if options.queue else hosts_for(spec.hosts, spec.np)  # others in their turn
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         packages = Packages(reach, cluster)
         if wanted:
             recipe = None if wanted.id else recipe_of(wanted)  # one that was built is kept on the master
@@ -182,7 +182,7 @@ def prepared(
 
 def start(
     cluster: Cluster,
-    jobs: "Jobs",
+    jobs: "JobsClient",
     spec: "JobSpec",
     resume: "JobView | None",
     options: StartOptions,
@@ -237,9 +237,9 @@ def code_on_master(
 def delivered(cluster: Cluster, snapshot: "Snapshot", *, is_read: bool) -> str:
     """Send the code to the master if it lacks it. Return the folder to look at it, "" unless `is_read`."""
     from cluster.code.deliver import deliver
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
 
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         code = deliver(reach, cluster, snapshot, is_read=is_read)
     sent = f"{code.sent_bytes:,} bytes sent" if code.sent_bytes else "nothing sent, the master has this code"
     print(f"code: {sent}", file=sys.stderr)

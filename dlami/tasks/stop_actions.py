@@ -9,7 +9,7 @@ from cluster import written
 from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import Cluster, load_cluster
-from cluster.jobs.client.client import Jobs, opened
+from cluster.jobs.client.client import JobsClient, opened
 from cluster.jobs.client.show import how_it_was_left
 from cluster.jobs.record import JobView
 from cluster.locate import cluster_file
@@ -92,7 +92,7 @@ def _save(cluster: Cluster, running: tuple[JobView, ...]) -> list[str]:
     return saved
 
 
-def _saved(jobs: Jobs, job: JobView) -> list[str]:
+def _saved(jobs: JobsClient, job: JobView) -> list[str]:
     try:
         say(how_it_was_left(jobs.stop(job.id)))
     except NothingToDo:

@@ -14,7 +14,7 @@ from dlami.tasks.start_options import TrainOptions
 from dlami.tasks.starting import PYTORCH, on_free, on_master, opened_jobs, train
 
 if TYPE_CHECKING:
-    from cluster.jobs.client.client import Jobs
+    from cluster.jobs.client.client import JobsClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "", js
     on_master(cluster, "trainer.scaling", [*folders, *(["--json"] if json else [])])
 
 
-def _train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:
+def _train_for_scaling(jobs: "JobsClient", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:
     """Train on this many ranks to the end. Return the job's id.
 
     as_json: stdout is for the answer, so the training prints to stderr.

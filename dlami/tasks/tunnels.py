@@ -13,7 +13,7 @@ from cluster.terminal import print_json
 from dlami.tasks.command import command, option
 
 if TYPE_CHECKING:
-    from cluster.tunnels.service import Wanted
+    from cluster.tunnels.service import ServiceRequest
 
 _NOTEBOOK_STAYS_S = 12 * 3600.0  # while nobody looks: a kernel's work is worth a night
 
@@ -41,22 +41,22 @@ class TensorBoardOptions(PageOptions):
 @command
 def tensorboard(c: Context, given: TensorBoardOptions) -> None:
     """Look at a job's numbers in TensorBoard, which the master serves to you alone until Ctrl-C."""
-    from cluster.tunnels.service import Wanted
+    from cluster.tunnels.service import ServiceRequest
 
     cluster = load_cluster()
-    _serve(cluster, Wanted(kind="tensorboard", shared=cluster.shared, job=given.job), given)
+    _serve(cluster, ServiceRequest(kind="tensorboard", shared=cluster.shared, job=given.job), given)
 
 
 @command
 def jupyter(c: Context, given: PageOptions) -> None:
     """Work in a notebook on the master, with the trainers' runtime as its kernel, until Ctrl-C."""
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
     from cluster.tunnels.client import Services
-    from cluster.tunnels.service import Wanted
+    from cluster.tunnels.service import ServiceRequest
 
     cluster = load_cluster()
-    wanted = _by_tls(cluster, Wanted(kind="jupyter", shared=cluster.shared, stays_s=_NOTEBOOK_STAYS_S), given)
-    with Reach(cluster) as reach:
+    wanted = _by_tls(cluster, ServiceRequest(kind="jupyter", shared=cluster.shared, stays_s=_NOTEBOOK_STAYS_S), given)
+    with Executor(cluster) as reach:
         services = Services(reach, cluster)
         if not services.has_jupyter():
             print(
@@ -68,7 +68,7 @@ def jupyter(c: Context, given: PageOptions) -> None:
     _serve(cluster, wanted, given)
 
 
-def _serve(cluster: Cluster, wanted: "Wanted", given: PageOptions) -> None:
+def _serve(cluster: Cluster, wanted: "ServiceRequest", given: PageOptions) -> None:
     from cluster.tunnels.client import Looking, asked_by, look_at, where_it_is_shown
 
     def show(page: Looking) -> None:
@@ -90,7 +90,7 @@ def _serve(cluster: Cluster, wanted: "Wanted", given: PageOptions) -> None:
     look_at(cluster, dataclasses.replace(wanted, asked_by=asked_by(), cluster=str(cluster.folder)), show)
 
 
-def _by_tls(cluster: Cluster, wanted: "Wanted", given: PageOptions) -> "Wanted":
+def _by_tls(cluster: Cluster, wanted: "ServiceRequest", given: PageOptions) -> "ServiceRequest":
     """The same by TLS, if that is wanted. Raises ConfigError where it would be open to more than who is meant."""
     from cluster.tunnels.password import asked_for, read_from
     from cluster.tunnels.tls_proxy import hashed, network
@@ -116,13 +116,13 @@ def _by_tls(cluster: Cluster, wanted: "Wanted", given: PageOptions) -> "Wanted":
 )
 def tunnels(c: Context, id: str = "", end: bool = False, json: bool = False) -> None:
     """Show the pages that the master serves to you, or end them with --end."""
-    from cluster.ssh.fanout import Reach
+    from cluster.ssh.fanout import Executor
     from cluster.tunnels.client import Services, table
 
     if id and not end:
         raise ConfigError("a name goes with --end; without both all are shown")
     cluster = load_cluster()
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         services = Services(reach, cluster)
         if end:
             ended = services.end(*([id] if id else []))

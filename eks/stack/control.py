@@ -4,7 +4,7 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Sub, Template, ec2, eks, kms, logs
 
-from cfn.template.network import Place, tags
+from cfn.template.network import ClusterNetwork, tags
 from eks.stack.design import KEY_PENDING_DAYS, EksDesign
 from eks.stack.roles import add_role
 
@@ -12,7 +12,7 @@ LOGS = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 LOG_DAYS = 30
 
 
-def add_control_plane(t: Template, design: EksDesign, place: Place) -> eks.Cluster:
+def add_control_plane(t: Template, design: EksDesign, place: ClusterNetwork) -> eks.Cluster:
     """Add the EKS cluster, with secrets encrypted by its own key.
 
     Its API endpoint is private, and public only for the operator's networks.
@@ -80,7 +80,7 @@ def _endpoint(design: EksDesign) -> dict[str, Any]:
     return {"EndpointPrivateAccess": True, "EndpointPublicAccess": bool(design.api_cidrs), **public}
 
 
-def _second_subnet(t: Template, design: EksDesign, place: Place) -> Any:
+def _second_subnet(t: Template, design: EksDesign, place: ClusterNetwork) -> Any:
     """Return a subnet in another zone for EKS's own interfaces, without nodes or a route to the internet."""
     if design.second_subnet:
         return design.second_subnet

@@ -10,9 +10,9 @@ from cfn.aws import FAILED, Aws, asking, pages
 from cfn.capacity import NoCapacity, Room, Tried
 from cfn.failover import PAUSE_S, when_begun, where_there_is_room
 from cfn.live_view import shown
-from cfn.progress import Show, Watch, failure, follow, part_of
+from cfn.progress import Show, StackWatch, failure, follow, part_of
 from cfn.rollback import after_update
-from cfn.stack import Event, Stack, StackError, find, resource_ids
+from cfn.stack import Stack, StackError, StackEvent, find, resource_ids
 from cluster.clusterfile.model import ClusterFile
 from eks.stack.design import EksDesign
 from eks.stack.groups import scaling_groups
@@ -27,14 +27,14 @@ ADVICE = "try again with --wait 6h, or name more types in nodes.instance_type"
 
 
 @dataclass
-class Groups:
+class EksGroupWatch:
     """Observer that adds EKS's Auto Scaling groups to a watch, because they report failed launches first."""
 
-    watch: Watch
+    watch: StackWatch
     cluster: str
     known: set[str] = field(default_factory=set)
 
-    def look(self, story: list[Event]) -> None:
+    def look(self, story: list[StackEvent]) -> None:
         """Add the groups to the watch as soon as EKS has created them.
 
         Args:
@@ -103,8 +103,8 @@ def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, give
     stack = create.begin(aws, plan, keep_failed, TASKS)
     resources = json.loads(plan.body)["Resources"]
     parts = {logical: part_of(resource["Type"]) for logical, resource in resources.items()}
-    watch = Watch(aws, stack, show, parts=parts)
-    watch.on_story = Groups(watch, name).look
+    watch = StackWatch(aws, stack, show, parts=parts)
+    watch.on_story = EksGroupWatch(watch, name).look
     room = NodesRoom(watch, plan.design)
     with shown(watch, parts) as tree:
         now = follow(watch, room.look if gives_up else lambda: None, tasks=TASKS)
@@ -119,10 +119,10 @@ def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, give
 
 def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
     """Execute a change set and return the stack. Raises StackError with the first cause if it was rolled back."""
-    watch = Watch(aws, proposed.stack, lambda _: None)
+    watch = StackWatch(aws, proposed.stack, lambda _: None)
     watch.look()  # skip events of earlier operations
     watch.show, watch.story = show, []
-    watch.on_story = Groups(watch, proposed.stack.name).look
+    watch.on_story = EksGroupWatch(watch, proposed.stack.name).look
     with asking(f"changing stack {proposed.stack.name}"):
         aws.client("cloudformation").execute_change_set(ChangeSetName=proposed.id, StackName=proposed.stack.id)
     now = follow(watch, tasks=TASKS, what="UPDATE")
@@ -131,7 +131,7 @@ def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
     return now
 
 
-def _failed(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
+def _failed(watch: StackWatch, what: str, now: Stack, remedy: str) -> StackError:
     """Return an error with the first cause, and with the failed launches of a node group."""
     why = [f"  no instance: {text}" for text in dict.fromkeys(watch.launches)]
     error = failure(watch, what, now, "\n".join([*why, remedy]))

@@ -6,7 +6,7 @@ from typing import Any
 
 from cfn.aws import Aws, pages
 from cfn.orphan_kinds import tags_of
-from cfn.removal import Step
+from cfn.removal import ApiCall
 
 _AT_ONCE = 20  # load balancers per query of tags
 _SERVICE = ("kubernetes.io/service-name", "service.k8s.aws/stack")  # tags that hold the service's namespace and name
@@ -21,7 +21,7 @@ class Balancer:
     name: str
     vpc: str
     tags: Mapping[str, str]
-    end: Step
+    end: ApiCall
 
     @property
     def clusters(self) -> set[str]:
@@ -55,7 +55,7 @@ def _new(aws: Aws) -> Iterator[Balancer]:
     for arns in _portions(list(found)):
         for one in elb.describe_tags(ResourceArns=arns)["TagDescriptions"]:
             arn = one["ResourceArn"]
-            end = Step("elbv2", "delete_load_balancer", {"LoadBalancerArn": arn})
+            end = ApiCall("elbv2", "delete_load_balancer", {"LoadBalancerArn": arn})
             yield _balancer(found[arn]["LoadBalancerName"], found[arn].get("VpcId", ""), one["Tags"], end)
 
 
@@ -66,11 +66,11 @@ def _classic(aws: Aws) -> Iterator[Balancer]:
     for names in _portions(list(found)):
         for one in elb.describe_tags(LoadBalancerNames=names)["TagDescriptions"]:
             name = one["LoadBalancerName"]
-            end = Step("elb", "delete_load_balancer", {"LoadBalancerName": name})
+            end = ApiCall("elb", "delete_load_balancer", {"LoadBalancerName": name})
             yield _balancer(name, found[name].get("VPCId", ""), one.get("Tags", []), end)
 
 
-def _balancer(name: str, vpc: str, tags: Any, end: Step) -> Balancer:
+def _balancer(name: str, vpc: str, tags: Any, end: ApiCall) -> Balancer:
     return Balancer(name=name, vpc=vpc, tags=tags_of(tags), end=end)
 
 

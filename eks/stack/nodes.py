@@ -4,9 +4,9 @@ from typing import Any
 
 from troposphere import Base64, GetAtt, Ref, Template, ec2, eks
 
-from cfn.template.network import Place, tags
+from cfn.template.network import ClusterNetwork, tags
 from cfn.template.nodes import add_placement, network_interface, reserved, root_volume
-from cfn.template.security import Groups
+from cfn.template.security import SecurityGroups
 from eks.stack.design import EksDesign
 from eks.stack.roles import add_role
 
@@ -31,7 +31,12 @@ spec:
 
 
 def add_node_group(
-    t: Template, design: EksDesign, place: Place, groups: Groups, cluster: eks.Cluster, before: list[str]
+    t: Template,
+    design: EksDesign,
+    place: ClusterNetwork,
+    groups: SecurityGroups,
+    cluster: eks.Cluster,
+    before: list[str],
 ) -> eks.Nodegroup:
     """Add the node group: as many nodes as the bare cluster has hosts, none of them public.
 
@@ -67,7 +72,9 @@ def add_node_group(
     )
 
 
-def _launch_template(t: Template, design: EksDesign, groups: Groups, cluster: eks.Cluster) -> ec2.LaunchTemplate:
+def _launch_template(
+    t: Template, design: EksDesign, groups: SecurityGroups, cluster: eks.Cluster
+) -> ec2.LaunchTemplate:
     # EKS does not add its security group to a launch template's interfaces. Without it the API cannot reach kubelets.
     security = [groups.cluster, GetAtt(cluster, "ClusterSecurityGroupId")]
     owned = tags(design, "node")

@@ -11,9 +11,9 @@ from botocore.exceptions import ClientError
 
 from cfn import prices
 from cfn.aws import Aws, code_of, pages
-from cfn.orphan_kinds import CLUSTER, OURS, STACK_ID, Kind, Tagged, made, tags_of
+from cfn.orphan_kinds import CLUSTER, OURS, STACK_ID, OrphanKind, Tagged, made, tags_of
 from cfn.prices import PriceList
-from cfn.removal import Step
+from cfn.removal import ApiCall
 from cluster.terminal import counted
 from eks.stack.design import KEY_PENDING_DAYS, REGION
 from eks.stack.load_balancers import balancers
@@ -36,7 +36,7 @@ def _node_groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
     for cluster, tags in _clusters(aws):
         for name in pages(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
             found = eks.describe_nodegroup(clusterName=cluster, nodegroupName=name)["nodegroup"]
-            end = Step("eks", "delete_nodegroup", {"clusterName": cluster, "nodegroupName": name}, _NODES_S)
+            end = ApiCall("eks", "delete_nodegroup", {"clusterName": cluster, "nodegroupName": name}, _NODES_S)
             kept = counted(found["scalingConfig"]["desiredSize"], "instance")
             note = f"keeps {kept} running: what is ended comes back until it is removed"
             yield from made("node group", f"{cluster}/{name}", 0.0, tags, end, note=note)
@@ -44,7 +44,7 @@ def _node_groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
 
 def _control_planes(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
     for name, tags in _clusters(aws):
-        end = Step("eks", "delete_cluster", {"name": name}, _CONTROL_S)
+        end = ApiCall("eks", "delete_cluster", {"name": name}, _CONTROL_S)
         yield from made("Kubernetes", name, prices.per_day(prices.EKS), tags, end, note="its control plane")
 
 
@@ -63,7 +63,9 @@ def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
     for name, tags in sorted(owners.items()):
         found = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
         for group in found["AutoScalingGroups"]:
-            end = Step("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": name, "ForceDelete": True})
+            end = ApiCall(
+                "autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": name, "ForceDelete": True}
+            )
             kept = counted(group["DesiredCapacity"], "instance")
             yield from made(
                 "Auto Scaling group", name, 0.0, tags, end, note=f"of a Kubernetes that is gone; keeps {kept}"
@@ -94,7 +96,7 @@ def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
                 raise
             continue  # the key's policy denies the query, so it is not ours
         if CLUSTER in tags and kms.describe_key(KeyId=name)["KeyMetadata"]["KeyState"] != "PendingDeletion":
-            end = Step("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": KEY_PENDING_DAYS})
+            end = ApiCall("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": KEY_PENDING_DAYS})
             note = f"Kubernetes' secrets; deleted {KEY_PENDING_DAYS} days later, and not billed from then on"
             yield from made("key", name, prices.KMS_KEY / prices.DAYS_OF_A_MONTH, tags, end, note=note)
 
@@ -110,10 +112,12 @@ def _roles(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
         if CLUSTER not in tags or aws.region not in (tags.get(REGION), *tags.get(STACK_ID, "").split(":")[3:4]):
             continue
         attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]
-        steps = [Step("iam", "detach_role_policy", {"RoleName": name, "PolicyArn": p["PolicyArn"]}) for p in attached]
+        steps = [
+            ApiCall("iam", "detach_role_policy", {"RoleName": name, "PolicyArn": p["PolicyArn"]}) for p in attached
+        ]
         inline = iam.list_role_policies(RoleName=name)["PolicyNames"]
-        steps += [Step("iam", "delete_role_policy", {"RoleName": name, "PolicyName": p}) for p in inline]
-        end = Step("iam", "delete_role", {"RoleName": name})
+        steps += [ApiCall("iam", "delete_role_policy", {"RoleName": name, "PolicyName": p}) for p in inline]
+        end = ApiCall("iam", "delete_role", {"RoleName": name})
         yield from made("role", name, 0.0, tags, *steps, end)
 
 
@@ -128,10 +132,10 @@ def _is_for_eks(role: dict[str, Any]) -> bool:
 
 # In the order of removal, as in cfn/orphan_kinds.py. All of these come before the kinds there.
 KINDS = (
-    Kind("eks", _node_groups),
-    Kind("eks", _control_planes),
-    Kind("eks", _groups),
-    Kind("elbv2", _balancers),
-    Kind("kms", _keys),
-    Kind("iam", _roles),
+    OrphanKind("eks", _node_groups),
+    OrphanKind("eks", _control_planes),
+    OrphanKind("eks", _groups),
+    OrphanKind("elbv2", _balancers),
+    OrphanKind("kms", _keys),
+    OrphanKind("iam", _roles),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from cfn import prices
 from cfn.aws import Aws
-from cfn.plan import Plan, counted, instance_usd_per_hour
+from cfn.plan import ClusterPlan, counted, instance_usd_per_hour
 from cfn.prices import PriceList
 from cfn.stack import find
 from cluster.clusterfile.model import ClusterFile
@@ -17,7 +17,7 @@ NO_GUARD = "none: EKS keeps its node group itself, so nothing of ours ends a for
 
 
 @dataclass(frozen=True, kw_only=True)
-class EksPlan(Plan):
+class EksPlan(ClusterPlan):
     """EKS cluster as it would be created. Change sets accept it like the bare cluster's plan."""
 
     design: EksDesign

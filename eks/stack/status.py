@@ -7,10 +7,10 @@ from botocore.exceptions import ClientError
 
 from cfn import cost, prices
 from cfn.aws import Aws, asking, code_of, pages
-from cfn.fixed_costs import Item, standing, total
+from cfn.fixed_costs import DailyCost, standing, total
 from cfn.plan import counted
 from cfn.rollback import way_out
-from cfn.stack import Event, Stack, StackError, events, find, first_cause
+from cfn.stack import Stack, StackError, StackEvent, events, find, first_cause
 from cluster.clusterfile.model import ClusterFile
 
 
@@ -38,8 +38,8 @@ class EksStatus:
     wanted: int  # desired number of nodes
     nodes: int  # running nodes
     usd_per_hour: float | None  # of running nodes and control plane; None: unknown
-    billed: tuple[Item, ...]
-    cause: Event | None = None
+    billed: tuple[DailyCost, ...]
+    cause: StackEvent | None = None
 
     @property
     def problems(self) -> list[str]:

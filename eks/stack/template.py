@@ -7,7 +7,7 @@ from troposphere import GetAtt, Output, Parameter, Ref, Template, eks
 
 from cfn import in_stack
 from cfn.template.filesystems import FileSystems, add_filesystems
-from cfn.template.network import Place, add_network
+from cfn.template.network import ClusterNetwork, add_network
 from cfn.template.security import add_groups
 from cfn.template.template import checked
 from cluster.terminal import counted
@@ -42,7 +42,7 @@ def stack(design: EksDesign) -> Template:
 
 
 def outputs(
-    design: EksDesign, place: Place, files: FileSystems, cluster: eks.Cluster, nodes: eks.Nodegroup
+    design: EksDesign, place: ClusterNetwork, files: FileSystems, cluster: eks.Cluster, nodes: eks.Nodegroup
 ) -> dict[str, Any]:
     """Return the outputs, which hold all that the tasks need, so that none guesses a resource's name."""
     known: dict[str, Any] = {

@@ -3,17 +3,17 @@
 from typing import Any
 
 from lab.aws import groups
-from lab.aws.groups import Activity, Group, Member
+from lab.aws.groups import Activity, Group, GroupInstance
 from lab.aws.moto_client import client
 from lab.aws.protocol import AwsFault, page
 from lab.aws.schedule import Schedules
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 
 class AutoScaling(Schedules):
     """Handler with one method per operation. The dispatcher reports operations without a method as errors."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world = world
 
     def describe_auto_scaling_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class AutoScaling(Schedules):
         return {}
 
 
-def _member(m: Member) -> dict[str, Any]:
+def _member(m: GroupInstance) -> dict[str, Any]:
     return {
         "InstanceId": m.id,
         "InstanceType": m.type,
@@ -205,7 +205,7 @@ def _activity(a: Activity, group: Group) -> dict[str, Any]:
     }
 
 
-def instances(world: World, only: str = "") -> list[dict[str, Any]]:
+def instances(world: FakeState, only: str = "") -> list[dict[str, Any]]:
     """Return every instance of every group, or the one with this id, with what is needed to run it.
 
     That is its address, tags and type. Nodes of a Kubernetes cluster are left out: nothing here would boot them.
@@ -221,7 +221,7 @@ def instances(world: World, only: str = "") -> list[dict[str, Any]]:
         return [_told(group, one, entries[one.id]) for group, one in of]
 
 
-def _told(group: Group, one: Member, entry: dict[str, Any]) -> dict[str, Any]:
+def _told(group: Group, one: GroupInstance, entry: dict[str, Any]) -> dict[str, Any]:
     """Return one instance as these records show it, from its group and EC2's description."""
     return {
         "id": one.id,

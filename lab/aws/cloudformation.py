@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lab.aws.engine import Engine
+from lab.aws.engine import OperationRunner
 from lab.aws.protocol import AwsFault, page
-from lab.aws.stacks import Resource, Stack, differences, read
-from lab.aws.state import World
+from lab.aws.stacks import FakeStack, LogicalResource, differences, read
+from lab.aws.state import FakeState
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
 
@@ -13,10 +13,10 @@ NO_CHANGES = "The submitted information didn't contain changes. Submit different
 class CloudFormation:
     """Handler with one method per operation."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world = world
 
-    def _find(self, region: str, name: str, deleted: bool = True) -> Stack:
+    def _find(self, region: str, name: str, deleted: bool = True) -> FakeStack:
         """Return a stack: by name only an existing one, by id also a deleted one, as AWS does. Raises AwsFault."""
         for stack in self.world.stacks.values():
             if stack.region == region and (
@@ -32,7 +32,7 @@ class CloudFormation:
         ):
             raise AwsFault("AlreadyExistsException", f"Stack [{p['StackName']}] already exists")
         template, parameters = read(p["TemplateBody"], region, p.get("Parameters", []), {}, p.get("Capabilities", []))
-        stack = Stack(
+        stack = FakeStack(
             p["StackName"],
             region,
             template,
@@ -45,7 +45,7 @@ class CloudFormation:
         )
         self.world.stacks[stack.id] = stack
         stack.say("CREATE_IN_PROGRESS", "User Initiated")
-        engine = Engine(self.world, stack)
+        engine = OperationRunner(self.world, stack)
         engine.start(engine.create)
         return {"StackId": stack.id}
 
@@ -68,7 +68,7 @@ class CloudFormation:
                 "ValidationError",
                 "Invalid operation on stack. RetainResources may only be given for a stack in DELETE_FAILED",
             )
-        engine = Engine(self.world, stack)
+        engine = OperationRunner(self.world, stack)
         stack.status = "DELETE_IN_PROGRESS"
         engine.start(engine.delete, retain)
         return {}
@@ -80,7 +80,7 @@ class CloudFormation:
         self._run_update(stack, template, text, parameters)
         return {"StackId": stack.id}
 
-    def _prepare(self, region: str, p: dict[str, Any]) -> tuple[Stack, str, dict[str, Any], dict[str, str]]:
+    def _prepare(self, region: str, p: dict[str, Any]) -> tuple[FakeStack, str, dict[str, Any], dict[str, str]]:
         stack = self._find(region, p["StackName"])
         if stack.status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"):
             raise AwsFault("ValidationError", f"Stack:{stack.id} is in {stack.status} state and can not be updated.")
@@ -88,8 +88,8 @@ class CloudFormation:
         template, parameters = read(text, region, p.get("Parameters", []), stack.parameters, p.get("Capabilities", []))
         return stack, text, template, parameters
 
-    def _run_update(self, stack: Stack, template: dict[str, Any], text: str, parameters: dict[str, str]) -> None:
-        engine = Engine(self.world, stack)
+    def _run_update(self, stack: FakeStack, template: dict[str, Any], text: str, parameters: dict[str, str]) -> None:
+        engine = OperationRunner(self.world, stack)
         stack.status = "UPDATE_IN_PROGRESS"
         engine.start(engine.update, template, text, parameters)
 
@@ -104,7 +104,7 @@ class CloudFormation:
                 raise AwsFault(
                     "ValidationError", f"Resource {name} is not in UPDATE_FAILED state and cannot be skipped"
                 )
-        engine = Engine(self.world, stack)
+        engine = OperationRunner(self.world, stack)
         stack.status = "UPDATE_ROLLBACK_IN_PROGRESS"
         engine.start(engine.continue_roll_back, skip)
         return {}
@@ -128,7 +128,7 @@ class CloudFormation:
         }
         return {"Id": arn, "StackId": stack.id}
 
-    def _change_set(self, region: str, p: dict[str, Any]) -> tuple[Stack, str, dict[str, Any]]:
+    def _change_set(self, region: str, p: dict[str, Any]) -> tuple[FakeStack, str, dict[str, Any]]:
         stack = self._find(region, p["StackName"])
         for name, change in stack.change_sets.items():
             if p["ChangeSetName"] in (name, change["id"]):
@@ -251,7 +251,7 @@ class CloudFormation:
         return {}
 
 
-def _stack(s: Stack) -> dict[str, Any]:
+def _stack(s: FakeStack) -> dict[str, Any]:
     return {
         "StackId": s.id,
         "StackName": s.name,
@@ -267,7 +267,7 @@ def _stack(s: Stack) -> dict[str, Any]:
     }
 
 
-def _resource(r: Resource) -> dict[str, Any]:
+def _resource(r: LogicalResource) -> dict[str, Any]:
     return {
         "LogicalResourceId": r.logical,
         "PhysicalResourceId": r.physical,

@@ -12,13 +12,13 @@ from lab.aws import groups
 from lab.aws.autoscaling import instances
 from lab.aws.imds import Imds
 from lab.aws.protocol import Answer, AwsFault
-from lab.aws.state import FaultRule, World
+from lab.aws.state import FakeState, FaultRule
 
 
 class Control:
     """Handlers of the control API: GET reads, POST sets. All bodies are JSON."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world, self.imds = world, Imds(world)
 
     def handle(self, method: str, path: str, query: dict[str, str], body: bytes, headers: Mapping[str, str]) -> Answer:

@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError
 from lab.aws.intrinsics import references
 from lab.aws.kinds import Site, find
 from lab.aws.protocol import AwsFault
-from lab.aws.stacks import Resource, Stack
-from lab.aws.state import World
+from lab.aws.stacks import FakeStack, LogicalResource
+from lab.aws.state import FakeState
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
 NODE_GROUP = "AWS::EKS::Nodegroup"
@@ -21,28 +21,28 @@ NODES_JOIN_S = 35 * 60  # of AWS's seconds: so long EKS waits for its nodes
 Check = Callable[[], str | None]  # 'complete', a failure's reason, or None for not yet
 
 
-class Failed(Exception):
+class ResourceFailed(Exception):
     """Failure to create or change a resource. The text is the reason shown in its event."""
 
 
-class Stopped(Exception):
+class OperationStopped(Exception):
     """End of an operation without result: the fake was stopped, the stack was forgotten, or a deletion took it over."""
 
 
-def go_on(world: World, stack: Stack) -> None:
+def go_on(world: FakeState, stack: FakeStack) -> None:
     """Raise Stopped if this thread must do nothing more for the stack.
 
     Call it with the lock held, and keep the lock until the next change is done. A reset in between would start a new
     account that does not know this stack.
     """
     if world.closed or world.stacks.get(stack.id) is not stack or stack.worker is not threading.current_thread():
-        raise Stopped
+        raise OperationStopped
 
 
 class Making:
     """Creator of a stack's resources. `active` maps those in progress to the function that checks their outcome."""
 
-    def __init__(self, world: World, stack: Stack) -> None:
+    def __init__(self, world: FakeState, stack: FakeStack) -> None:
         self.world, self.stack = world, stack
         self.active: dict[str, Check] = {}
 
@@ -53,9 +53,9 @@ class Making:
             seen = self.world.version
             try:
                 progressed = self._start_ready(order, bodies, first) + self._finish_stable()
-            except Failed as e:
+            except ResourceFailed as e:
                 self._cancel()
-                raise Failed(f"The following resource(s) failed to create: [{e}].") from e
+                raise ResourceFailed(f"The following resource(s) failed to create: [{e}].") from e
             if not progressed:
                 with self.world.changed:
                     self.world.changed.wait_for(functools.partial(self.world.moved_on, seen), timeout=0.02)
@@ -75,7 +75,7 @@ class Making:
     def create_one(self, logical: str, body: dict[str, Any], first: bool) -> Check:
         with self.world.lock:
             go_on(self.world, self.stack)
-            resource = Resource(logical, body["Type"], deletion_policy=body.get("DeletionPolicy", "Delete"))
+            resource = LogicalResource(logical, body["Type"], deletion_policy=body.get("DeletionPolicy", "Delete"))
             self.stack.resources[logical] = resource
             self.stack.say("CREATE_IN_PROGRESS", resource=resource)
             try:
@@ -83,14 +83,14 @@ class Making:
                 made = find(resource.kind).create(site_of(self.world, self.stack, logical), resource.properties)
             except (ClientError, AwsFault) as e:
                 self.stack.say("CREATE_FAILED", reason_of(e), resource)
-                raise Failed(logical) from e
+                raise ResourceFailed(logical) from e
             resource.physical, resource.attributes = made.id, made.attributes
             self.stack.say("CREATE_IN_PROGRESS", "Resource creation Initiated", resource)
             check = self._stable(resource, body, first)
         self.world.touch()
         return check
 
-    def _stable(self, resource: Resource, body: dict[str, Any], first: bool) -> Check:
+    def _stable(self, resource: LogicalResource, body: dict[str, Any], first: bool) -> Check:
         """Return the check of a new resource: it returns 'complete', a failure's reason, or None while not stable."""
         not_before = time.monotonic() + self.world.resource_seconds * self.world.scale
         policy = body.get("CreationPolicy", {}).get("ResourceSignal") if first else None
@@ -149,7 +149,7 @@ class Making:
                 finished += 1
                 if outcome != "complete":
                     self.stack.say("CREATE_FAILED", outcome, self.stack.resources[logical])
-                    raise Failed(logical)
+                    raise ResourceFailed(logical)
                 self.stack.say("CREATE_COMPLETE", resource=self.stack.resources[logical])
         return finished
 
@@ -161,7 +161,7 @@ class Making:
         self.active.clear()
 
 
-def site_of(world: World, stack: Stack, logical: str) -> Site:
+def site_of(world: FakeState, stack: FakeStack, logical: str) -> Site:
     """Return the context for a resource's handler."""
     policy = stack.template["Resources"].get(logical, {}).get("UpdatePolicy", {})
     return Site(world, stack.region, stack.name, stack.id, logical, policy)

@@ -9,11 +9,13 @@ from lab.aws.create import GROUP, NODE_GROUP, go_on, is_gone, listed, reason_of,
 from lab.aws.intrinsics import creation_order
 from lab.aws.kinds import find
 from lab.aws.protocol import AwsFault
-from lab.aws.stacks import Resource, Stack
-from lab.aws.state import World
+from lab.aws.stacks import FakeStack, LogicalResource
+from lab.aws.state import FakeState
 
 
-def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable[[Resource], bool]) -> bool:
+def unmake(
+    world: FakeState, stack: FakeStack, resources: list[LogicalResource], keep: Callable[[LogicalResource], bool]
+) -> bool:
     """Delete resources, dependants first. Return True if none failed to delete. Raises Stopped."""
     names = {r.logical for r in resources}
     bodies = {n: stack.template["Resources"].get(n, {}) for n in names}
@@ -34,7 +36,7 @@ def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable
     return not blocked
 
 
-def _delete_one(world: World, stack: Stack, resource: Resource) -> bool:
+def _delete_one(world: FakeState, stack: FakeStack, resource: LogicalResource) -> bool:
     with world.lock:
         go_on(world, stack)
         stack.say("DELETE_IN_PROGRESS", resource=resource)

@@ -8,19 +8,19 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from lab.aws import schemas
-from lab.aws.create import Failed, Making, Stopped, go_on, reason_of, site_of
+from lab.aws.create import Making, OperationStopped, ResourceFailed, go_on, reason_of, site_of
 from lab.aws.delete import unmake
 from lab.aws.intrinsics import creation_order
 from lab.aws.kinds import find
 from lab.aws.protocol import AwsFault
-from lab.aws.stacks import Resource, Stack
-from lab.aws.state import World
+from lab.aws.stacks import FakeStack, LogicalResource
+from lab.aws.state import FakeState
 
 
-class Engine:
+class OperationRunner:
     """Runner of one operation on one stack, in its own thread."""
 
-    def __init__(self, world: World, stack: Stack) -> None:
+    def __init__(self, world: FakeState, stack: FakeStack) -> None:
         self.world, self.stack = world, stack
         self.making = Making(world, stack)
 
@@ -40,7 +40,7 @@ class Engine:
     def _guarded(self, before: threading.Thread | None, operation: Callable[..., None], *args: Any) -> None:
         if before:
             before.join()
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(OperationStopped):
             operation(*args)
         self.world.touch()
 
@@ -48,7 +48,7 @@ class Engine:
         """Create all resources, or roll back."""
         try:
             self.making.make(list(creation_order(self.stack.template["Resources"])), first=True)
-        except Failed as e:
+        except ResourceFailed as e:
             self._roll_back_create(str(e))
             return
         with self.world.lock:
@@ -91,7 +91,7 @@ class Engine:
             self.stack.say("UPDATE_IN_PROGRESS", "User Initiated")
         try:
             leftovers = self._move_to(template, text, parameters)
-        except Failed as e:
+        except ResourceFailed as e:
             with self.world.lock:
                 self.stack.say("UPDATE_ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to update: [{e}].")
             self._roll_back_update(old)
@@ -114,7 +114,7 @@ class Engine:
     def _roll_back_update(self, old: tuple[dict[str, Any], str, dict[str, str]], skip: Sequence[str] = ()) -> None:
         try:
             leftovers = self._move_to(*old, skip)
-        except Failed as e:
+        except ResourceFailed as e:
             with self.world.lock:
                 self.stack.say("UPDATE_ROLLBACK_FAILED", f"The following resource(s) failed to update: [{e}].")
             return
@@ -124,7 +124,7 @@ class Engine:
 
     def _move_to(
         self, template: dict[str, Any], text: str, parameters: dict[str, str], skip: Sequence[str] = ()
-    ) -> list[Resource]:
+    ) -> list[LogicalResource]:
         """Apply a template. Return the resources that are no longer needed and must be deleted."""
         with self.world.lock:
             self.stack.template, self.stack.text, self.stack.parameters = template, text, parameters
@@ -141,7 +141,7 @@ class Engine:
                 leftovers.append(replaced)
         return leftovers
 
-    def _change_one(self, resource: Resource, body: dict[str, Any]) -> Resource | None:
+    def _change_one(self, resource: LogicalResource, body: dict[str, Any]) -> LogicalResource | None:
         """Update one resource. If that creates a new physical resource, return the old one for deletion."""
         with self.world.lock:
             go_on(self.world, self.stack)
@@ -173,7 +173,7 @@ class Engine:
                 )
             except (ClientError, AwsFault) as e:
                 self.stack.say("UPDATE_FAILED", reason_of(e), resource)
-                raise Failed(resource.logical) from e
+                raise ResourceFailed(resource.logical) from e
             resource.properties = new
             resource.attributes = made.attributes if made else resource.attributes
             self.stack.say("UPDATE_COMPLETE", resource=resource)
@@ -181,11 +181,11 @@ class Engine:
         return None
 
 
-def _kept(resource: Resource) -> bool:
+def _kept(resource: LogicalResource) -> bool:
     """Return True if the resource's deletion policy keeps it in the account when its stack is deleted."""
     return resource.deletion_policy in ("Retain", "RetainExceptOnCreate")
 
 
-def _kept_always(resource: Resource) -> bool:
+def _kept_always(resource: LogicalResource) -> bool:
     """Return True if the resource is kept even when the operation that created it is rolled back."""
     return resource.deletion_policy == "Retain"

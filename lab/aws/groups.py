@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.aws.protocol import AwsFault
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 PROCESSES = (
     "Launch",
@@ -25,7 +25,7 @@ Clock = Callable[[], datetime.datetime]
 
 
 @dataclass
-class Hook:
+class LifecycleHook:
     """A lifecycle hook."""
 
     transition: str
@@ -34,7 +34,7 @@ class Hook:
 
 
 @dataclass
-class Member:
+class GroupInstance:
     """Instance of a group."""
 
     id: str
@@ -80,9 +80,9 @@ class Group:
     settings: dict[str, Any]
     own_tags: dict[str, str]
     clock: Clock  # AWS's
-    members: list[Member] = field(default_factory=list)
+    members: list[GroupInstance] = field(default_factory=list)
     activities: list[Activity] = field(default_factory=list)
-    hooks: dict[str, Hook] = field(default_factory=dict)
+    hooks: dict[str, LifecycleHook] = field(default_factory=dict)
     schedule: dict[str, Any] = field(default_factory=dict)  # scheduled actions by name
     suspended: set[str] = field(default_factory=set)
     created: datetime.datetime = field(init=False)
@@ -97,7 +97,7 @@ class Group:
         return f"arn:aws:autoscaling:{self.region}:123456789012:autoScalingGroup:fake:autoScalingGroupName/{self.name}"
 
     @property
-    def in_service(self) -> list[Member]:
+    def in_service(self) -> list[GroupInstance]:
         return [m for m in self.members if m.state == "InService"]
 
     def say(self, description: str, cause: str, status: str = "Successful", message: str = "") -> Activity:
@@ -138,7 +138,7 @@ def settings(p: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def create(world: World, region: str, name: str, wanted: dict[str, Any], own_tags: dict[str, str]) -> None:
+def create(world: FakeState, region: str, name: str, wanted: dict[str, Any], own_tags: dict[str, str]) -> None:
     if (region, name) in world.groups:
         raise AwsFault(
             "AlreadyExists",
@@ -148,20 +148,20 @@ def create(world: World, region: str, name: str, wanted: dict[str, Any], own_tag
     world.touch()
 
 
-def get(world: World, region: str, name: str) -> Group:
+def get(world: FakeState, region: str, name: str) -> Group:
     """Return the group with this name. Raises AwsFault if there is none."""
     if (region, name) not in world.groups:
         raise AwsFault("ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
     return world.groups[region, name]
 
 
-def change(world: World, region: str, name: str, wanted: dict[str, Any]) -> None:
+def change(world: FakeState, region: str, name: str, wanted: dict[str, Any]) -> None:
     """Replace the group's settings. Running instances stay as they are."""
     get(world, region, name).settings = wanted
     world.touch()
 
 
-def resize(world: World, region: str, name: str, sizes: dict[str, int]) -> None:
+def resize(world: FakeState, region: str, name: str, sizes: dict[str, int]) -> None:
     """Change `min`, `max` and `desired` as UpdateAutoScalingGroup does. Omitted sizes stay.
 
     An omitted desired size is moved into the new limits. Raises AwsFault for sizes that contradict each other.
@@ -182,7 +182,7 @@ def resize(world: World, region: str, name: str, sizes: dict[str, int]) -> None:
     world.touch()
 
 
-def remove(world: World, region: str, name: str) -> None:
+def remove(world: FakeState, region: str, name: str) -> None:
     """Start the deletion of a group: its instances first, then itself. Poll `gone` for its end."""
     if (region, name) in world.groups:
         group = world.groups[region, name]
@@ -191,18 +191,18 @@ def remove(world: World, region: str, name: str) -> None:
         world.touch()
 
 
-def gone(world: World, region: str, name: str) -> bool:
+def gone(world: FakeState, region: str, name: str) -> bool:
     return (region, name) not in world.groups
 
 
-def put_hook(world: World, region: str, group: str, name: str, transition: str, timeout: int, default: str) -> None:
+def put_hook(world: FakeState, region: str, group: str, name: str, transition: str, timeout: int, default: str) -> None:
     if transition not in ("autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"):
         raise AwsFault("ValidationError", f"Invalid lifecycle transition {transition}")
-    get(world, region, group).hooks[name] = Hook(transition, timeout, default)
+    get(world, region, group).hooks[name] = LifecycleHook(transition, timeout, default)
     world.touch()
 
 
-def member(world: World, region: str, instance: str) -> tuple[Group, Member]:
+def member(world: FakeState, region: str, instance: str) -> tuple[Group, GroupInstance]:
     """Return an instance and its group. Raises AwsFault if it is in no group."""
     for group in world.groups.values():
         for one in group.members:

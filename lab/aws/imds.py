@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lab.aws.autoscaling import instances
 from lab.aws.moto_client import client
 from lab.aws.protocol import Answer
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 NODE = "NODE"  # prefix of an instance's access key; its id follows
 OPERATOR = "OPERATOR"  # access key of a user whose requests are logged with their parameters, like a node's
@@ -18,7 +18,7 @@ _NOT_THERE: Answer = (404, {}, b"")
 class Imds:
     """Stand-in for 169.254.169.254, for clients whose AWS_EC2_METADATA_SERVICE_ENDPOINT is `/_fake/imds/ID`."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world = world
 
     def answer(self, method: str, rest: str, headers: Mapping[str, str]) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.aws.moto_client import client
 from lab.aws.protocol import AwsFault
-from lab.aws.state import Made, World
+from lab.aws.state import FakeState, Made
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Noted:
 class Site:
     """Context of a resource handler: the fake's state, region, stack, logical id and update policy."""
 
-    world: World
+    world: FakeState
     region: str
     stack_name: str
     stack_id: str
@@ -55,7 +55,7 @@ Properties = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ResourceKind:
     """Handler of one resource type. Only the listed properties are modelled; any other is an error, never ignored."""
 
     properties: frozenset[str]
@@ -65,7 +65,7 @@ class Kind:
     """Changes in place; None: nothing of it can be changed without a new resource."""
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, ResourceKind] = {}
 
 
 def ended_by(service: str, operation: str, argument: str) -> Any:
@@ -81,13 +81,15 @@ def kind(name: str, properties: str) -> Callable[[type], type]:
     """Register a class with static `create`, `delete` and optionally `update` as the handler of a type."""
 
     def register(body: Any) -> type:
-        KINDS[name] = Kind(frozenset(properties.split()), body.create, body.delete, getattr(body, "update", None))
+        KINDS[name] = ResourceKind(
+            frozenset(properties.split()), body.create, body.delete, getattr(body, "update", None)
+        )
         return body
 
     return register
 
 
-def find(name: str) -> Kind:
+def find(name: str) -> ResourceKind:
     """Return the handler of a type. Raises AwsFault for a type that this fake does not model."""
     if name not in KINDS:
         raise AwsFault("ValidationError", f"this fake does not model the resource type {name}")

@@ -59,7 +59,7 @@ class LogGroup:
     "Name Version RoleArn ResourcesVpcConfig EncryptionConfig Logging AccessConfig BootstrapSelfManagedAddons "
     "UpgradePolicy Tags",
 )
-class Cluster:
+class EksClusterKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         """Create a cluster. Its subnets must be in two zones or more, as EKS requires.

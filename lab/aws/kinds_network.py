@@ -151,7 +151,7 @@ class Routing:
 
 
 @kind("AWS::EC2::Route", "RouteTableId DestinationCidrBlock GatewayId NatGatewayId")
-class Route:
+class RouteKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         site.api("ec2").create_route(**p)
@@ -259,7 +259,7 @@ class Egress:
 
 
 @kind("AWS::EC2::NetworkInterface", "SubnetId GroupSet Description InterfaceType Tags")
-class Interface:
+class NetworkInterfaceKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         made = site.api("ec2").create_network_interface(

@@ -13,7 +13,7 @@ from lab.aws.state import Made
 
 
 @kind("AWS::EC2::PlacementGroup", "Strategy Tags")
-class Placement:
+class PlacementKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         name = site.generated_name
@@ -104,7 +104,7 @@ class Role:
 
 
 @kind("AWS::IAM::InstanceProfile", "Path Roles")
-class Profile:
+class ProfileKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         iam, name = site.api("iam"), site.generated_name
@@ -208,7 +208,7 @@ class Link:
 
 
 @kind("AWS::S3::Bucket", "BucketName")
-class Bucket:
+class BucketKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         name = p.get("BucketName", site.generated_name.lower())
@@ -224,7 +224,7 @@ class Bucket:
     "AutoScalingGroupName MinSize MaxSize DesiredCapacity HealthCheckType HealthCheckGracePeriod "
     "TerminationPolicies LaunchTemplate Tags AvailabilityZones VPCZoneIdentifier CapacityReservationSpecification",
 )
-class Group:
+class GroupKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         name = p.get("AutoScalingGroupName", site.generated_name)
@@ -258,7 +258,7 @@ class Group:
     "AWS::AutoScaling::LifecycleHook",
     "AutoScalingGroupName LifecycleHookName LifecycleTransition HeartbeatTimeout DefaultResult",
 )
-class Hook:
+class LifecycleHookKind:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         name = p.get("LifecycleHookName", site.generated_name)

@@ -10,13 +10,13 @@ from typing import Any
 from lab.aws import groups
 from lab.aws.moto_client import client
 from lab.aws.protocol import Answer, AwsFault, fault
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 _PATH = re.compile(r"/clusters/([^/]+)/(addons|node-groups)(?:/([^/]+))?")
 _CLUSTER = re.compile(r"/clusters/([^/]+)")
 
 
-def answer(world: World, region: str, method: str, path: str) -> Answer | None:
+def answer(world: FakeState, region: str, method: str, path: str) -> Answer | None:
     """Return the answer to a request about add-ons, about a missing cluster, or about one with an API beside this fake.
 
     Return None for all requests that moto answers.
@@ -41,7 +41,7 @@ def answer(world: World, region: str, method: str, path: str) -> Answer | None:
     return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
 
 
-def _reachable(world: World, region: str, name: str) -> Answer | None:
+def _reachable(world: FakeState, region: str, name: str) -> Answer | None:
     """Return moto's description of a cluster with the address of its API; None if there is no such cluster."""
     if (region, name) not in world.kubernetes:
         return None
@@ -52,7 +52,7 @@ def _reachable(world: World, region: str, name: str) -> Answer | None:
     return 200, {"Content-Type": "application/json"}, json.dumps({"cluster": found}).encode()
 
 
-def _end_group(world: World, region: str, cluster: str, name: str) -> None:
+def _end_group(world: FakeState, region: str, cluster: str, name: str) -> None:
     """Delete the Auto Scaling group of a node group. Moto deletes the node group itself."""
     for (where, group), made in list(world.groups.items()):
         own = {"eks:cluster-name": cluster, "eks:nodegroup-name": name}
@@ -60,7 +60,7 @@ def _end_group(world: World, region: str, cluster: str, name: str) -> None:
             groups.remove(world, region, group)
 
 
-def _of(world: World, region: str, cluster: str) -> dict[str, Any]:
+def _of(world: FakeState, region: str, cluster: str) -> dict[str, Any]:
     found = world.kubernetes.get((region, cluster))
     if found is None:
         raise AwsFault("ResourceNotFoundException", f"No cluster found for name: {cluster}.", 404)
@@ -68,7 +68,7 @@ def _of(world: World, region: str, cluster: str) -> dict[str, Any]:
     return addons
 
 
-def _addon(world: World, region: str, cluster: str, name: str) -> dict[str, Any]:
+def _addon(world: FakeState, region: str, cluster: str, name: str) -> dict[str, Any]:
     addons = _of(world, region, cluster)
     if name not in addons:
         raise AwsFault("ResourceNotFoundException", f"No addon: {name} found in cluster: {cluster}", 404)

@@ -10,18 +10,18 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from lab.aws.cloudformation import CloudFormation
-from lab.aws.groups import Group, Member
+from lab.aws.groups import Group, GroupInstance
 from lab.aws.moto_client import client
 from lab.aws.protocol import AwsFault
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefakefakefakefake"
 
 
-class Nodes(threading.Thread):
+class NodeSignals(threading.Thread):
     """Thread that signals for every new instance, while the fake's `nodes` setting is 'ready'."""
 
-    def __init__(self, world: World, cloudformation: CloudFormation) -> None:
+    def __init__(self, world: FakeState, cloudformation: CloudFormation) -> None:
         super().__init__(daemon=True, name="fake-nodes")
         self.world, self.cloudformation = world, cloudformation
         self.done: set[str] = set()
@@ -67,7 +67,7 @@ class Nodes(threading.Thread):
                 return rule
         return None
 
-    def _signal(self, group: Group, one: Member, status: str) -> None:
+    def _signal(self, group: Group, one: GroupInstance, status: str) -> None:
         tags = group.own_tags
         if "aws:cloudformation:stack-name" not in tags:
             return

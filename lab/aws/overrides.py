@@ -8,7 +8,7 @@ from moto.ec2 import ec2_backends
 
 from lab.aws.moto_client import client
 from lab.aws.protocol import AwsFault, page
-from lab.aws.state import ACCOUNT, World
+from lab.aws.state import ACCOUNT, FakeState
 
 DLAMI_PATH = "/aws/service/deeplearning/ami/"
 DLAMI_NAMES = tuple(
@@ -49,7 +49,7 @@ class Extras:
         "sts": {"GetCallerIdentity"},
     }
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world = world
 
     def takes(self, service: str, operation: str, p: dict[str, Any]) -> bool:
@@ -254,7 +254,7 @@ class Extras:
         return {"Return": True}
 
 
-def reservation_state(world: World, name: str) -> str:
+def reservation_state(world: FakeState, name: str) -> str:
     """Return a reservation's state by AWS's clock. A scheduled one is active once it begins."""
     one = world.reservations[name]
     has_begun = one["State"] == "scheduled" and "StartDate" in one and _moment(one["StartDate"]) <= world.now()

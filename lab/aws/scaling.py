@@ -10,11 +10,11 @@ from typing import Any
 from botocore.exceptions import ClientError
 from moto.ec2 import ec2_backends
 
-from lab.aws.groups import Group, Hook, Member
+from lab.aws.groups import Group, GroupInstance, LifecycleHook
 from lab.aws.moto_client import client
 from lab.aws.overrides import default_disk_key, reservation_state
 from lab.aws.schedule import due_in_s, execute_due
-from lab.aws.state import ACCOUNT, World
+from lab.aws.state import ACCOUNT, FakeState
 
 LAUNCHING, TERMINATING = "autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"
 RETRY = 30.0  # AWS's seconds between attempts to launch
@@ -23,7 +23,7 @@ RETRY = 30.0  # AWS's seconds between attempts to launch
 class Scaler(threading.Thread):
     """Thread that processes every group after every change, and again later while a launch is due for a retry."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         super().__init__(daemon=True, name="fake-scaling")
         self.world = world
         self.deadlines: dict[tuple[str, str], float] = {}  # (instance, hook) -> our clock
@@ -83,7 +83,7 @@ class Scaler(threading.Thread):
         for one in newest_first[: max(0, over)]:
             self._end(group, one, f"in response to a difference between desired and actual capacity, {fewer}")
 
-    def _end(self, group: Group, one: Member, why: str) -> None:
+    def _end(self, group: Group, one: GroupInstance, why: str) -> None:
         if "Terminate" in group.suspended and not group.removing:
             return
         if not self._hooks_done(group, one, TERMINATING, "Terminating:Wait") and not group.removing:
@@ -125,7 +125,7 @@ class Scaler(threading.Thread):
             )
             self.world.touch()
 
-    def _kill(self, group: Group, one: Member, why: str) -> None:
+    def _kill(self, group: Group, one: GroupInstance, why: str) -> None:
         """Terminate an instance before it is in service, as EC2 does by itself.
 
         Auto Scaling records its launch as Cancelled.
@@ -151,7 +151,7 @@ class Scaler(threading.Thread):
                     one.launch.finish()
                 self.world.touch()
 
-    def _hooks_done(self, group: Group, one: Member, transition: str, waiting: str) -> bool:
+    def _hooks_done(self, group: Group, one: GroupInstance, transition: str, waiting: str) -> bool:
         for name, hook in ((n, h) for n, h in group.hooks.items() if h.transition == transition):
             if not self._hook_done(one, name, hook):
                 if one.state != waiting:
@@ -160,7 +160,7 @@ class Scaler(threading.Thread):
                 return False
         return True
 
-    def _hook_done(self, one: Member, name: str, hook: Hook) -> bool:
+    def _hook_done(self, one: GroupInstance, name: str, hook: LifecycleHook) -> bool:
         result = one.waits_for.setdefault(name, "")
         end = self.deadlines.setdefault((one.id, name), time.monotonic() + hook.timeout * self.world.scale)
         if not result and time.monotonic() >= end:
@@ -179,7 +179,7 @@ def states_of(region: str, ids: list[str]) -> dict[str, str]:
     return {i.id: i.state for i in known if i.id in ids}
 
 
-def ends_at_start(world: World, region: str, one: Member) -> str:
+def ends_at_start(world: FakeState, region: str, one: GroupInstance) -> str:
     """Return why EC2 terminates an instance before it runs; empty if it runs.
 
     One reason is a default key for disks that has no grant for Auto Scaling's role.
@@ -193,7 +193,7 @@ def ends_at_start(world: World, region: str, one: Member) -> str:
     return ""
 
 
-def launch(world: World, group: Group) -> Member:
+def launch(world: FakeState, group: Group) -> GroupInstance:
     """Launch an instance from the group's launch template. Raises ClientError as EC2 would."""
     ec2 = client("ec2", group.region)
     chosen = group.settings["template"]
@@ -216,7 +216,7 @@ def launch(world: World, group: Group) -> Member:
         world.capacity[limit] -= 1
     # moto's own clock is this machine's.
     ec2_backends[ACCOUNT][group.region].get_instance(made["InstanceId"]).launch_time = world.now().replace(tzinfo=None)
-    return Member(
+    return GroupInstance(
         made["InstanceId"],
         kind,
         zone,
@@ -238,7 +238,7 @@ def _zone(ec2: Any, group: Group) -> str:
     return group.settings["zones"][0]
 
 
-def _request(ec2: Any, world: World, group: Group, data: dict[str, Any]) -> dict[str, Any]:
+def _request(ec2: Any, world: FakeState, group: Group, data: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of RunInstances: the template's, with the group's subnet and tags."""
     tags = {
         t["Key"]: t["Value"]

@@ -12,7 +12,7 @@ from typing import Any
 from lab.aws import groups
 from lab.aws.groups import Group
 from lab.aws.protocol import AwsFault, page
-from lab.aws.state import World
+from lab.aws.state import FakeState
 
 MOST = 125  # of one group
 SIZES = {"MinSize": "min", "MaxSize": "max", "DesiredCapacity": "desired"}
@@ -35,7 +35,7 @@ class ScheduledAction:
 class Schedules:
     """The API's operations on scheduled actions."""
 
-    world: World
+    world: FakeState
 
     def put_scheduled_update_group_action(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         group = groups.get(self.world, region, p["AutoScalingGroupName"])
@@ -103,7 +103,7 @@ def _utc(at: datetime.datetime | None) -> datetime.datetime | None:
     return at.replace(tzinfo=datetime.UTC) if at and at.tzinfo is None else at
 
 
-def execute_due(world: World, group: Group) -> None:
+def execute_due(world: FakeState, group: Group) -> None:
     """Execute the actions that are due by the world's clock.
 
     Actions that are due while the group suspends them are skipped.
@@ -127,7 +127,7 @@ def _apply(group: Group, action: ScheduledAction) -> None:
     group.settings = sizes
 
 
-def due_in_s(world: World) -> float | None:
+def due_in_s(world: FakeState) -> float | None:
     """Return the seconds until the next action of any group is due; None if there is none."""
     times = [a.at for g in world.groups.values() for a in g.schedule.values()]
     return max(0.0, (min(times) - world.now()).total_seconds()) if times else None

@@ -18,11 +18,11 @@ from lab.aws.cloudformation import CloudFormation
 from lab.aws.control import Control
 from lab.aws.imds import NODE, OPERATOR
 from lab.aws.moto_client import MOTO, client
-from lab.aws.nodes import Nodes
+from lab.aws.nodes import NodeSignals
 from lab.aws.overrides import Extras
 from lab.aws.protocol import Answer, AwsFault, answer, fault, operation_of, parse
 from lab.aws.scaling import Scaler
-from lab.aws.state import FaultRule, World
+from lab.aws.state import FakeState, FaultRule
 
 SERVICES = {
     "elasticfilesystem": "efs",
@@ -38,12 +38,12 @@ BEHIND = (
 )
 
 
-class Quiet(WSGIRequestHandler):
+class QuietHandler(WSGIRequestHandler):
     """Request handler without access log, which dates answers by the world's clock and sends them at once."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    world: World
+    world: FakeState
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Return the world's time, which may differ from this machine's."""
@@ -56,7 +56,7 @@ class Quiet(WSGIRequestHandler):
 class App:
     """WSGI application."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeState) -> None:
         self.world = world
         self.cloudformation, self.autoscaling = CloudFormation(world), AutoScaling(world)
         self.extras, self.control = Extras(world), Control(world)
@@ -217,17 +217,17 @@ class FakeAws:
     """Running fake AWS. It ends with its `with` block, or by `stop`."""
 
     def __init__(self, host: str, port: int, scale: float, nodes: str, tag_prefix: str) -> None:
-        self.world = World(scale=scale, nodes=nodes, tag_prefix=tag_prefix)
+        self.world = FakeState(scale=scale, nodes=nodes, tag_prefix=tag_prefix)
         self.app = App(self.world)
         self.server = make_server(
-            host, port, self.app, threaded=True, request_handler=type("Dated", (Quiet,), {"world": self.world})
+            host, port, self.app, threaded=True, request_handler=type("Dated", (QuietHandler,), {"world": self.world})
         )
         self.server.daemon_threads = True
         self.url = f"http://{host}:{self.server.server_port}"
         self.threads = [
             threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True, name="fake-aws"),
             Scaler(self.world),
-            Nodes(self.world, self.app.cloudformation),
+            NodeSignals(self.world, self.app.cloudformation),
         ]
         for thread in self.threads:
             thread.start()

@@ -22,7 +22,7 @@ def now() -> datetime.datetime:
 
 
 @dataclass
-class Resource:
+class LogicalResource:
     """Logical resource and the physical one behind it."""
 
     logical: str
@@ -37,7 +37,7 @@ class Resource:
 
 
 @dataclass
-class Stack:
+class FakeStack:
     """CloudFormation stack."""
 
     name: str
@@ -53,7 +53,7 @@ class Stack:
     token: str = ""
     id: str = ""
     created: datetime.datetime = field(default_factory=now)
-    resources: dict[str, Resource] = field(default_factory=dict)
+    resources: dict[str, LogicalResource] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     signals: dict[str, dict[str, str]] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)  # resources that take signals now
@@ -64,7 +64,7 @@ class Stack:
     def __post_init__(self) -> None:
         self.id = f"arn:aws:cloudformation:{self.region}:{ACCOUNT}:stack/{self.name}/{uuid.uuid4()}"
 
-    def say(self, status: str, reason: str = "", resource: Resource | None = None) -> None:
+    def say(self, status: str, reason: str = "", resource: LogicalResource | None = None) -> None:
         """Set a new status of the stack or of one of its resources, and record it as an event."""
         if resource is None:
             self.status, self.reason = status, reason
@@ -199,7 +199,7 @@ def _parameters(declared: dict[str, Any], given: list[dict[str, Any]], previous:
     return values
 
 
-def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, str]) -> list[dict[str, Any]]:
+def differences(stack: FakeStack, template: dict[str, Any], parameters: dict[str, str]) -> list[dict[str, Any]]:
     """Return a change set's changes: additions, removals, modifications, and whether these replace the resource."""
     changes, moved = [], set()  # moved: resources whose id will be another one
 

@@ -25,7 +25,7 @@ class FaultRule:
     who: str = ""  # only calls with this access key (a node's contains its instance id); "" for all
 
 
-class World:
+class FakeState:
     """State of the fake. Every reader and writer holds `lock`."""
 
     def __init__(

@@ -12,8 +12,8 @@ from lab import machine, network
 from lab.kube import garbage_collection, load_balancers, operator, root, workloads
 from lab.kube.api_errors import Refusal
 from lab.kube.dns import Names
-from lab.kube.nodes import Nodes
-from lab.kube.server import Server
+from lab.kube.nodes import Kubelets
+from lab.kube.server import ApiServer
 from lab.kube.store import Store
 from lab.record import Lab
 
@@ -45,9 +45,9 @@ class Kube:
             layer = self.lab.nodes / "layer"
             self._root = root.of_image(self._image) if self._image else root.of_machine(layer, self.lab.project)
             self.store = Store()
-            self.nodes = Nodes(self.store, self.lab, self._root, self._num_nodes)
+            self.nodes = Kubelets(self.store, self.lab, self._root, self._num_nodes)
             self._names = Names(self.store, self.lab.bridge_address)
-            self.server = Server(self.store, self.nodes, self.lab.folder, f"lab-{self._name}")
+            self.server = ApiServer(self.store, self.nodes, self.lab.folder, f"lab-{self._name}")
         except BaseException:
             labs.down(self._name)
             raise

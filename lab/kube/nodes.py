@@ -20,7 +20,7 @@ _POD = kind("Pod")
 _MOST_PODS = 500
 
 
-class Nodes:
+class Kubelets:
     """Kubelets of all nodes: start each pod in the store, and end those that are deleted."""
 
     def __init__(self, store: Store, lab: Lab, root: Root, number: int) -> None:

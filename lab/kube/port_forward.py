@@ -26,7 +26,7 @@ class PortForward:
         connected: opens a connection to a port of the pod. Raises Refusal or OSError if nobody listens.
         """
         self._client, self._connected, self._ended = client, connected, ended
-        self._reader, self._writer = spdy.Reader(), spdy.Writer()
+        self._reader, self._writer = spdy.SpdyParser(), spdy.SpdySerializer()
         self._errors: dict[str, int] = {}  # stream of what goes wrong, by the number of the connection
         self._pods: dict[int, tuple[socket.socket, int]] = {}  # by data stream: the pod's side, the stream of errors
         self._waiting = selectors.DefaultSelector()
@@ -60,7 +60,7 @@ class PortForward:
                 self._client.send(self._writer.pong(frame.stream))
         return data is not None
 
-    def _open(self, frame: spdy.Frame) -> None:
+    def _open(self, frame: spdy.SpdyFrame) -> None:
         self._client.send(self._writer.reply(frame.stream))
         number, port = frame.headers.get("requestid", ""), frame.headers.get("port", "")
         if frame.headers.get("streamtype") == "error":
@@ -75,7 +75,7 @@ class PortForward:
         self._pods[frame.stream] = (pod, errors)
         self._waiting.register(pod, selectors.EVENT_READ, frame.stream)
 
-    def _to_pod(self, frame: spdy.Frame) -> None:
+    def _to_pod(self, frame: spdy.SpdyFrame) -> None:
         pod, errors = self._pods[frame.stream]
         try:
             pod.sendall(frame.data)

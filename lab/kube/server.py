@@ -41,7 +41,7 @@ class Pods(Protocol):
         """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if nobody listens."""
 
 
-class Server(http.server.ThreadingHTTPServer):
+class ApiServer(http.server.ThreadingHTTPServer):
     """API server of a store, until it is closed. `kubeconfig` is the path of kubectl's configuration."""
 
     daemon_threads = True
@@ -99,7 +99,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Handler of one client connection."""
 
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: ApiServer
 
     def setup(self) -> None:
         """Disable Nagle's algorithm, so that small answers are sent at once."""

@@ -37,7 +37,7 @@ DICTIONARY = b"".join(_word(name.replace("_", " ")) for name in _NAMES.split()) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class SpdyFrame:
     """One frame from the client."""
 
     kind: int
@@ -52,13 +52,13 @@ class Frame:
         return bool(self.flags & LAST)
 
 
-class Reader:
+class SpdyParser:
     """Parser of received frames. All headers of a connection are one compressed stream."""
 
     def __init__(self) -> None:
         self._came, self._headers = bytearray(), zlib.decompressobj(zdict=DICTIONARY)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[SpdyFrame]:
         """Add received bytes. Return the frames that are complete. Raises ValueError if they are not SPDY."""
         self._came += data
         found = []
@@ -72,15 +72,15 @@ class Reader:
             found.append(self._frame(first, rest >> 24, content))
         return found
 
-    def _frame(self, first: int, flags: int, content: bytes) -> Frame:
+    def _frame(self, first: int, flags: int, content: bytes) -> SpdyFrame:
         if not first >> 31:
-            return Frame(kind=DATA, stream=first, flags=flags, data=content)
+            return SpdyFrame(kind=DATA, stream=first, flags=flags, data=content)
         version, kind = (first >> 16) & 0x7FFF, first & 0xFFFF
         if version != _VERSION or len(content) < 4:
             raise ValueError(f"a frame of SPDY/{version}, kind {kind}")
         (stream,) = struct.unpack_from("!I", content)
         headers = self._read_headers(content[10:]) if kind == OPENED else {}
-        return Frame(kind=kind, stream=stream, flags=flags, headers=headers)
+        return SpdyFrame(kind=kind, stream=stream, flags=flags, headers=headers)
 
     def _read_headers(self, compressed: bytes) -> dict[str, str]:
         try:
@@ -95,7 +95,7 @@ class Reader:
         return dict(zip(words[::2], words[1::2], strict=True))
 
 
-class Writer:
+class SpdySerializer:
     """Serializer of sent frames."""
 
     def __init__(self) -> None:

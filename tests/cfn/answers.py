@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from cfn import in_stack
 from cfn.aws import Aws
-from cfn.hosts import Member
+from cfn.hosts import GroupMember
 from cfn.template.design import TAG
 from cluster.clusterfile.model import ClusterFile
 
@@ -80,7 +80,7 @@ def refused(code: str, message: str = "no") -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}}, "Asked")
 
 
-def member(rank: int | None, **more: Any) -> Member:
+def member(rank: int | None, **more: Any) -> GroupMember:
     """A host that can be used: the master as rank 0, else a worker."""
     made: dict[str, Any] = {
         "instance_id": f"i-{rank}",
@@ -92,10 +92,10 @@ def member(rank: int | None, **more: Any) -> Member:
         "boot": "ready",
         "rank": rank,
     }
-    return Member(**{**made, **more})
+    return GroupMember(**{**made, **more})
 
 
-def nodes(*members: Member, name: str = "demo", most: int = 9) -> dict[str, Any]:
+def nodes(*members: GroupMember, name: str = "demo", most: int = 9) -> dict[str, Any]:
     """What AWS answers of these instances and of both groups."""
     held = {role: [m for m in members if m.role == role] for role in ("master", "worker")}
     groups = [

@@ -10,8 +10,8 @@ from designs import design
 
 from cfn import capacity_blocks, changes, named_resources
 from cfn.aws import Aws, AwsError, asking, pages
-from cfn.changes import Change, ChangeSet
-from cfn.plan import Plan
+from cfn.changes import ChangeSet, ResourceChange
+from cfn.plan import ClusterPlan
 from cfn.stack import Stack, StackError
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import Access, ClusterFile, Network, Storage
@@ -375,8 +375,10 @@ def test_a_size_that_is_not_sold_is_refused(instances: int, days: int) -> None:
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
 
 
-def change(action: str = "Modify", kind: str = "AWS::EC2::VPC", replacement: str = "", *properties: str) -> Change:
-    return Change(action=action, resource="It", kind=kind, replacement=replacement, properties=properties)
+def change(
+    action: str = "Modify", kind: str = "AWS::EC2::VPC", replacement: str = "", *properties: str
+) -> ResourceChange:
+    return ResourceChange(action=action, resource="It", kind=kind, replacement=replacement, properties=properties)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def change(action: str = "Modify", kind: str = "AWS::EC2::VPC", replacement: str
         (change("Modify", "AWS::IAM::Role", "True"), False, "~ It (AWS::IAM::Role)  REPLACED"),
     ],
 )
-def test_a_change_says_what_it_would_do(one: Change, is_dangerous: bool, said: str) -> None:
+def test_a_change_says_what_it_would_do(one: ResourceChange, is_dangerous: bool, said: str) -> None:
     """In a line; of what is precious nothing is removed or replaced."""
     assert (is_dangerous, said) == (one.is_dangerous, str(one))
 
@@ -432,7 +434,7 @@ def preparing(status: str, *rows: dict[str, Any], reason: str = "") -> tuple[Aws
 
 
 def proposed(there: Aws) -> ChangeSet:
-    plan = Plan(design=design(), body='{"Parameters": {}}', stack=STACK, usd_per_hour=None)
+    plan = ClusterPlan(design=design(), body='{"Parameters": {}}', stack=STACK, usd_per_hour=None)
     return changes.propose(there, plan, STACK)
 
 
@@ -470,7 +472,7 @@ def test_a_dangerous_change_set_is_dropped_and_named() -> None:
 
 def test_no_difference_is_none() -> None:
     """What is refused is still refused."""
-    plan = Plan(design=design(), body='{"Parameters": {}}', stack=STACK, usd_per_hour=None)
+    plan = ClusterPlan(design=design(), body='{"Parameters": {}}', stack=STACK, usd_per_hour=None)
 
     def asked(status: str, *rows: dict[str, Any]) -> ChangeSet | None:
         return changes.difference(preparing(status, *rows, reason="No updates")[0], plan, STACK)

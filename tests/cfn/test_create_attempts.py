@@ -13,8 +13,8 @@ from cfn.aws import AwsError
 from cfn.capacity import NoCapacity, Tried
 from cfn.checkout import Checkout
 from cfn.failover import where_there_is_room
-from cfn.hosts import Member
-from cfn.plan import Plan
+from cfn.hosts import GroupMember
+from cfn.plan import ClusterPlan
 from cfn.stack import Stack, StackError
 from cfn.template.design import Design
 from cluster.clusterfile.model import Guard, Ssh, Storage
@@ -65,9 +65,9 @@ def test_nowhere_is_told_with_all_of_the_last_round() -> None:
     ]
 
 
-def plan_of(status: str = "", *choices: Design) -> Plan:
+def plan_of(status: str = "", *choices: Design) -> ClusterPlan:
     stack = Stack(id="id-1", name="demo", status=status) if status else None
-    return Plan(design=A, body='{"Parameters": {}}', stack=stack, usd_per_hour=None, choices=choices or (A,))
+    return ClusterPlan(design=A, body='{"Parameters": {}}', stack=stack, usd_per_hour=None, choices=choices or (A,))
 
 
 REFUSING = answering(cloudformation={"create_stack": refused("LimitExceeded", "too many")})
@@ -133,7 +133,7 @@ def test_a_create_that_is_under_way_is_followed() -> None:
     assert [{"Key": "dlami-cluster:cluster", "Value": "demo"}] == asked["Tags"]
 
 
-MASTER = Member(
+MASTER = GroupMember(
     instance_id="i-0123456789abcdef0", role="master", address="10.0.0.1", lifecycle="Pending", health="Healthy",
     launched=datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC), host_key="ssh-ed25519 AAAA",
 )  # fmt: skip

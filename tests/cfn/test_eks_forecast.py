@@ -13,7 +13,7 @@ import pytest
 from cfn import cost, prices
 from cfn.aws import Aws
 from cluster.jobs.process import this_process
-from cluster.jobs.record import JobPaths, Status, now, write_job
+from cluster.jobs.record import JobPaths, JobStatus, now, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from dlami.tasks import cost_actions
@@ -23,7 +23,7 @@ from eks.stack import life
 from eks.stack import plan as eks_plan
 from eks.stack import status as eks_status
 from lab.kube.kinds import kind
-from lab.kube.server import Server
+from lab.kube.server import ApiServer
 from lab.kube.store import Store
 from tests.cfn.conftest import cluster
 from tests.cluster.jobs_here import a_job
@@ -60,7 +60,7 @@ class Trainings:
     def __init__(self, folder: Path) -> None:
         self._folder, self.store, self.launchers = folder, Store(), Launchers(folder / "log")
         self._open = contextlib.ExitStack()
-        self._api = Server(self.store, self.launchers, folder, "api")
+        self._api = ApiServer(self.store, self.launchers, folder, "api")
         self.kubeconfig = self._api.kubeconfig
         self.store.create(kind("Namespace"), "", {"metadata": {"name": "dlami"}})
 
@@ -84,7 +84,7 @@ class Trainings:
         paths = JobPaths(self._folder / "jobs" / name)
         paths.folder.mkdir(parents=True)
         write_job(paths, a_job("exit 0", name, steps=11 + left_steps))
-        write_status(paths, Status(state=JobState.RUNNING, started=now(), supervisor=this_process()))
+        write_status(paths, JobStatus(state=JobState.RUNNING, started=now(), supervisor=this_process()))
         at = time.time()
         rows = ({"kind": "train", "step": step, "time": at + 10 * (step - 10)} for step in range(11))
         paths.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from designs import VARIANTS
 
-from cfn.fixed_costs import Item
+from cfn.fixed_costs import DailyCost
 from cfn.prices import PriceList
 from cfn.provider import Stacks
-from cfn.removal import Step
+from cfn.removal import ApiCall
 from cfn.stack import Stack, StackError
 from cluster.clusterfile.checks import FieldError
 from cluster.clusterfile.model import EksSettings, Storage
@@ -35,7 +35,7 @@ PARTS = (
 
 def state(**changed: Any) -> EksStatus:
     given: dict[str, Any] = {"stack": READY, "parts": PARTS, "wanted": 2, "nodes": 2, "usd_per_hour": 20.12346}
-    return EksStatus(**{**given, "billed": (Item(kind="EFS", id="fs-1", usd_per_day=1.23456),), **changed})
+    return EksStatus(**{**given, "billed": (DailyCost(kind="EFS", id="fs-1", usd_per_day=1.23456),), **changed})
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_designs_are_completed_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def balancer(name: str, vpc: str = "", **tags: str) -> Balancer:
-    end = Step("elb", "delete_load_balancer", {"LoadBalancerName": name})
+    end = ApiCall("elb", "delete_load_balancer", {"LoadBalancerName": name})
     return Balancer(name=name, vpc=vpc, tags={k.replace("__", "/"): v for k, v in tags.items()}, end=end)
 
 

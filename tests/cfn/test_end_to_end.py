@@ -13,9 +13,9 @@ import pytest
 from cluster.clusterfile import text
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, load_cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.state import JobState
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from dlami.fake_aws import cluster_values
 from lab import lab as labs
 from lab.aws.driver import LabDriver
@@ -97,9 +97,9 @@ def _healed_by_replacement(driver: LabDriver, folder: Path, before: list[str]) -
     cluster = load_cluster(str(folder))
     assert "us-east-1/story" == cluster.stack
     role = f"[default]\nendpoint_url = {driver.url}\naws_access_key_id = fake\naws_secret_access_key = fake\n"
-    with Reach(cluster) as reach:  # a lab host has no role of its own: the fake takes these
+    with Executor(cluster) as reach:  # a lab host has no role of its own: the fake takes these
         reach.run([cluster.master], "mkdir -p ~/.aws && cat >~/.aws/config", stdin=role.encode()).check()
-        jobs = Jobs(reach, cluster)
+        jobs = JobsClient(reach, cluster)
         job = a_job(reach, cluster, cluster.hosts[:2], FIRST_ONLY)
         terms = {"heal": True, "whole_np": job.np, "whole_hosts": job.hosts, "stack": cluster.stack}
         started(jobs, reach, changed(job, **terms))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cfn.estimate import published
-from cfn.estimate.goodput import DAY_S, Healing, goodput
+from cfn.estimate.goodput import DAY_S, FailureCost, goodput
 from cfn.estimate.layers import network, parameters
 from cfn.estimate.machines import machine
-from cfn.estimate.step import Training, step
+from cfn.estimate.step import TrainingSettings, step
 from cfn.estimate.whole import Work, estimate
 from cfn.plan import speed_of
 from cluster.errors import ConfigError
@@ -52,14 +52,14 @@ def test_the_model_is_within_a_fifth_of_what_others_measured() -> None:
 @pytest.mark.parametrize(("hosts", "spares"), [(8, 0), (64, 0), (64, 1), (512, 2)])
 def test_goodput_is_what_chance_gives(hosts: Any, spares: Any) -> None:
     """The closed form against 20,000 days of failures drawn at random, healing and spares followed one by one."""
-    healing = Healing(with_spare_s=40.0, replaced_s=3000.0, save_every_s=120.0)
+    healing = FailureCost(with_spare_s=40.0, replaced_s=3000.0, save_every_s=120.0)
     rate = 0.02
 
     drawn = _drawn(hosts, spares, healing, rate, random.Random(7))
     assert drawn == pytest.approx(goodput(hosts, spares, healing, rate), abs=0.01)
 
 
-def _drawn(hosts: int, spares: int, healing: Healing, rate: float, chance: random.Random) -> float:
+def _drawn(hosts: int, spares: int, healing: FailureCost, rate: float, chance: random.Random) -> float:
     """Useful over all seconds; a failure comes only while it trains."""
     now = useful = 0.0
     away: list[float] = []  # when each spare's replacement is there
@@ -126,8 +126,8 @@ def _typed(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def _training(**other: Any) -> Training:
-    return Training(**({"layers": network("resnet50", 224), "batch": 256, "photographs": None} | other))
+def _training(**other: Any) -> TrainingSettings:
+    return TrainingSettings(**({"layers": network("resnet50", 224), "batch": 256, "photographs": None} | other))
 
 
 def test_a_plan_says_what_its_gpus_would_reach() -> None:

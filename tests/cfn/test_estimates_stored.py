@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cfn.estimate.alternatives import better
-from cfn.estimate.goodput import Healing, goodput
+from cfn.estimate.goodput import FailureCost, goodput
 from cfn.estimate.layers import NETWORKS, Layer, network
-from cfn.estimate.machines import GPUS, Gpu, machine
+from cfn.estimate.machines import GPUS, GpuRates, machine
 from cfn.estimate.published import FIGURES, Figure, median_error, median_error_elsewhere
 from cfn.estimate.reduction import all_reduce_s
-from cfn.estimate.step import Training, step
+from cfn.estimate.step import TrainingSettings, step
 from cluster.clusterfile.instance_types import known_types
 
 STORED = Path(__file__).parent / "golden/estimates.txt"
@@ -25,7 +25,7 @@ def lines() -> Iterator[str]:
         yield " | ".join(_of_figure(figure))
     yield f"medians | {median_error():.6f} | {median_error_elsewhere():.6f}"
     for name, gpu in GPUS.items():
-        yield " | ".join([name, *(f"{getattr(gpu, f.name):g}" for f in fields(Gpu))])
+        yield " | ".join([name, *(f"{getattr(gpu, f.name):g}" for f in fields(GpuRates))])
     for name in sorted(known_types()):
         kind = machine(name)
         where = f"{name} | {kind.gpu} | {kind.gpus} | {kind.vcpus} | {kind.gbit:g} | {kind.efa}"
@@ -48,7 +48,7 @@ def test_what_the_model_says_is_what_is_stored() -> None:
 
 def test_goodput_by_the_defaults_is_what_was_measured_here() -> None:
     """Where its spare is away, and without one at each failure, an instance's start is waited for as well."""
-    spared, bare = (goodput(64, spares, Healing()) for spares in (1, 0))
+    spared, bare = (goodput(64, spares, FailureCost()) for spares in (1, 0))
     per_s = 64 * 419 / 54 / 2048 / 86_400
 
     taken = per_s * 300 / (1 + per_s * 300)
@@ -58,7 +58,7 @@ def test_goodput_by_the_defaults_is_what_was_measured_here() -> None:
 
 def test_hosts_that_wait_less_are_as_many_as_a_cluster_may_have() -> None:
     """64 of them with more processors to read; for more GPUs a larger type on fewer hosts, though some of its are idle."""
-    reading = Training(layers=network("resnet18", 128), batch=256, photographs="original")
+    reading = TrainingSettings(layers=network("resnet18", 128), batch=256, photographs="original")
     found = {n: better(reading, machine("g6e.12xlarge"), n) for n in (64, 65)}
 
     assert "input" == step(reading, machine("g6e.12xlarge"), 64).bound

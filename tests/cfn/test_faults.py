@@ -25,7 +25,7 @@ def quiet(_: str) -> None:
     """Shows nothing."""
 
 
-def made(account: Aws, file: ClusterFile) -> list[members.Member]:
+def made(account: Aws, file: ClusterFile) -> list[members.GroupMember]:
     return create.create(account, plan.make(account, file), quiet)
 
 

@@ -50,7 +50,7 @@ def file(driver: LabDriver, tmp_path: Path) -> ClusterFile:
     )
 
 
-def on(driver: LabDriver, host: members.Member, command: str) -> subprocess.CompletedProcess[str]:
+def on(driver: LabDriver, host: members.GroupMember, command: str) -> subprocess.CompletedProcess[str]:
     """A command on a host, from this machine."""
     lab = driver.lab
     return subprocess.run(
@@ -146,7 +146,7 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(
     assert [] == driver.errors
 
 
-def _whole(account: Aws, file: ClusterFile) -> list[members.Member]:
+def _whole(account: Aws, file: ClusterFile) -> list[members.GroupMember]:
     """The group replaced the dead host before we asked: wait until its successor is ready."""
     from cfn.progress import wait_for
 

@@ -24,9 +24,9 @@ from cfn.aws import Aws
 from cfn.progress import wait_for
 from cluster.clusterfile.model import ClusterFile, Guard
 from cluster.guard.onhost import activity, renew
-from cluster.guard.onhost.activity import Process, busy, typed
+from cluster.guard.onhost.activity import ProcessUsage, busy, typed
 from cluster.guard.onhost.api import ACTION, Api
-from cluster.guard.onhost.renew import Place
+from cluster.guard.onhost.renew import GuardPaths
 from cluster.inventory import ROOT
 from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
@@ -42,14 +42,14 @@ class Cluster:
 
     def __init__(self, fake: FakeAws, shared: Path) -> None:
         self.fake, self.shared = fake, shared
-        self.place = Place(name="demo", shared=str(shared), run=str(shared / "run.json"))
+        self.place = GuardPaths(name="demo", shared=str(shared), run=str(shared / "run.json"))
         self.job = shared / "jobs" / "a"
         self.job.mkdir(parents=True)
         (shared / ".dlami-cluster/demo/guard/keep").mkdir(parents=True)
         self.steps, self.off_s = 0, 0.0
         self.is_guarded = True
         self.began = fake.world.now()  # of the time in which nobody does anything
-        self.outcomes: list[renew.Outcome] = []
+        self.outcomes: list[renew.GuardReport] = []
         self.write_job()
 
     def write_job(self) -> None:
@@ -152,7 +152,7 @@ def ssh_open(cluster: Cluster, scene: Scene) -> Iterator[None]:
     ours, theirs = os.openpty()
     hosts = cluster.shared / ".dlami-cluster/demo/guard/hosts"
     hosts.mkdir(parents=True, exist_ok=True)
-    watch = activity.Watch()
+    watch = activity.UsefulWork()
     true = cluster.pass_time
 
     def pass_time() -> None:
@@ -169,7 +169,7 @@ def ssh_open(cluster: Cluster, scene: Scene) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         mine = os.ttyname(theirs)
         patch.setattr(activity, "terminals", lambda: {mine: int(Path(mine).stat().st_atime)})
-        watch = activity.Watch()
+        watch = activity.UsefulWork()
         patch.setattr(cluster, "pass_time", pass_time)
         try:
             yield
@@ -276,8 +276,8 @@ def test_the_role_may_do_what_the_guard_does(guarded: Cluster) -> None:
     assert operations
 
 
-def process(cpu_s: float, **more: Any) -> Process:
-    return Process(**{"cpu_s": cpu_s, "moved": 0, "is_job": False, "is_ours": False, "is_service": False, **more})
+def process(cpu_s: float, **more: Any) -> ProcessUsage:
+    return ProcessUsage(**{"cpu_s": cpu_s, "moved": 0, "is_job": False, "is_ours": False, "is_service": False, **more})
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def process(cpu_s: float, **more: Any) -> Process:
         (process(0, moved=2 << 20), set()),
     ],
 )
-def test_what_keeps_a_host_busy(one: Process, kinds: set[str]) -> None:
+def test_what_keeps_a_host_busy(one: ProcessUsage, kinds: set[str]) -> None:
     assert kinds == busy({("1", "0"): process(0, is_job=one.is_job)}, {("1", "0"): one}, 30.0)
 
 
@@ -305,7 +305,7 @@ def test_input_is_a_read_of_the_terminal_and_output_is_none() -> None:
 
 def test_a_host_says_what_it_sees(tmp_path: Path) -> None:
     """A look at this very machine: JSON, and counters that do not count without a reason."""
-    report = activity.Watch().look()
+    report = activity.UsefulWork().look()
     assert {"host", "signs", "local"} == set(json.loads(json.dumps(report)))
     assert all(":" in value for value in report["signs"].values())
 

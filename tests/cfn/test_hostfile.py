@@ -10,7 +10,7 @@ import pytest
 
 from cfn import create, hostfile, in_stack, plan
 from cfn.aws import Aws
-from cfn.hosts import Member
+from cfn.hosts import GroupMember
 from cluster.clusterfile import text
 from cluster.clusterfile.model import Access, ClusterFile
 from cluster.inventory import Tunnel, load_cluster
@@ -20,8 +20,8 @@ from lab.aws import FakeAws
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefakefakefakefake"
 
 
-def member(name: str, host_key: str = KEY, role: str = "worker") -> Member:
-    return Member(
+def member(name: str, host_key: str = KEY, role: str = "worker") -> GroupMember:
+    return GroupMember(
         instance_id=f"i-{name}",
         role=role,
         address=name,

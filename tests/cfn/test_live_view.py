@@ -11,9 +11,9 @@ from rich.console import Console
 
 from cfn import create, live_view, plan
 from cfn.aws import Aws
-from cfn.live_view import Clock, LastTime, Shown
-from cfn.progress import Watch
-from cfn.stack import Event, Stack
+from cfn.live_view import BootTimes, LastTime, LiveTree
+from cfn.progress import StackWatch
+from cfn.stack import Stack, StackEvent
 from cluster.clusterfile.model import ClusterFile
 from lab.aws import FakeAws
 
@@ -22,13 +22,13 @@ BEGAN = 1_700_000_000.0
 NEVER = LastTime()
 
 
-def event(at: float, resource: str, status: str, kind: str = "AWS::EC2::VPC", reason: str = "") -> Event:
+def event(at: float, resource: str, status: str, kind: str = "AWS::EC2::VPC", reason: str = "") -> StackEvent:
     time = datetime.datetime.fromtimestamp(BEGAN + at, datetime.UTC)
-    return Event(id=f"{at}", time=time, resource=resource, kind=kind, status=status, reason=reason)
+    return StackEvent(id=f"{at}", time=time, resource=resource, kind=kind, status=status, reason=reason)
 
 
-def watched(*story: Event, **nodes: str) -> Any:
-    watch = Watch(None, Stack(id="s", name="training", status="CREATE_IN_PROGRESS"), print)
+def watched(*story: StackEvent, **nodes: str) -> Any:
+    watch = StackWatch(None, Stack(id="s", name="training", status="CREATE_IN_PROGRESS"), print)
     watch.story = list(story)
     watch.nodes = {name.replace("_", "-"): step for name, step in nodes.items()}
     return watch
@@ -36,7 +36,7 @@ def watched(*story: Event, **nodes: str) -> Any:
 
 def seen(watch: Any, at: float, last: LastTime = NEVER) -> list[str]:
     """The tree's lines, without its branches' signs."""
-    shown = Shown(watch, PARTS, last)
+    shown = LiveTree(watch, PARTS, last)
     shown.clock.look(watch.nodes, BEGAN + at - 5)
     page = Console(file=io.StringIO(), width=100)
     page.print(shown.tree(BEGAN + at))
@@ -65,11 +65,11 @@ def test_many_nodes_are_counted() -> None:
 def test_how_long_nodes_took_is_kept_for_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By step, the longest of all nodes; damage is no estimate and no error."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    clock = Clock()
+    clock = BootTimes()
     for at, nodes in ((0, {"a": "mount"}), (10, {"a": "drivers", "b": "mount"}), (30, {"b": "drivers"}), (50, {})):
         clock.look(nodes, float(at))
     watch = watched(event(0, "x", "CREATE_IN_PROGRESS"), event(60, "x", "CREATE_COMPLETE"))
-    shown = Shown(watch, PARTS, LastTime())
+    shown = LiveTree(watch, PARTS, LastTime())
     shown.clock = clock
     shown.keep()
 

@@ -7,11 +7,11 @@ import pytest
 
 from cfn import orphan_kinds, orphans, progress
 from cfn.aws import AwsError
-from cfn.fixed_costs import Item
+from cfn.fixed_costs import DailyCost
 from cfn.orphan_kinds import STACK_ID, Tagged
 from cfn.orphans import Found, Orphan
 from cfn.prices import PriceList
-from cfn.removal import Step
+from cfn.removal import ApiCall
 from cluster import terminal
 from cluster.errors import ConfigError
 from dlami.tasks import cost_actions
@@ -274,9 +274,9 @@ def test_each_kind_is_found_where_it_is_ours(said: dict[str, Any], found: list[s
 
 
 def thing(name: str, usd: float | None = 0.5, **more: Any) -> Tagged:
-    step = Step("ec2", "delete_volume", {"VolumeId": name})
+    step = ApiCall("ec2", "delete_volume", {"VolumeId": name})
     made = {
-        "item": Item(kind="volume", id=name, usd_per_day=usd),
+        "item": DailyCost(kind="volume", id=name, usd_per_day=usd),
         "tags": {orphan_kinds.CLUSTER: "demo"},
         "steps": (step,),
     }

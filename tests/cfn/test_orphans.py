@@ -9,7 +9,7 @@ from botocore.parsers import ResponseParserError
 
 from cfn import create, orphans, plan, stop
 from cfn.aws import Aws, AwsError, asking
-from cfn.removal import Step
+from cfn.removal import ApiCall
 from cluster.clusterfile.model import ClusterFile
 from lab.aws import FakeAws
 from tests.cfn.conftest import cluster
@@ -191,19 +191,22 @@ def test_a_group_that_would_start_its_instances_again_comes_first(
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (Step("ec2", "terminate_instances", {"InstanceIds": ["i-1"]}), "ec2 terminate-instances {} --instance-ids i-1"),
         (
-            Step("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": "a b", "ForceDelete": True}),
+            ApiCall("ec2", "terminate_instances", {"InstanceIds": ["i-1"]}),
+            "ec2 terminate-instances {} --instance-ids i-1",
+        ),
+        (
+            ApiCall("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": "a b", "ForceDelete": True}),
             "autoscaling delete-auto-scaling-group {} --auto-scaling-group-name 'a b' --force-delete",
         ),
-        (Step("logs", "delete_log_group", {"logGroupName": "/x"}), "logs delete-log-group {} --log-group-name /x"),
+        (ApiCall("logs", "delete_log_group", {"logGroupName": "/x"}), "logs delete-log-group {} --log-group-name /x"),
         (
-            Step("efs", "delete_mount_target", {"MountTargetId": "fsmt-1"}, then_waits_s=90),
+            ApiCall("efs", "delete_mount_target", {"MountTargetId": "fsmt-1"}, then_waits_s=90),
             "efs delete-mount-target {} --mount-target-id fsmt-1 && sleep 90",
         ),
     ],
 )
-def test_the_command_is_the_aws_clis(step: Step, words: str) -> None:
+def test_the_command_is_the_aws_clis(step: ApiCall, words: str) -> None:
     assert "aws " + words.format("--region eu-west-1") == step.command("eu-west-1")
 
 

@@ -9,7 +9,7 @@ from designs import design
 
 from cfn import image, plan, preflight, quotas
 from cfn.instances import instance_type
-from cfn.plan import Plan
+from cfn.plan import ClusterPlan
 from cfn.prices import PriceList
 from cfn.stack import Stack
 from cfn.template.design import Design, first_minutes
@@ -20,8 +20,8 @@ from tests.cfn.answers import account, refused, stack_of
 AMI = "ami-0123456789abcdef0"
 
 
-def a_plan(made: Design | None = None, **more: Any) -> Plan:
-    return Plan(
+def a_plan(made: Design | None = None, **more: Any) -> ClusterPlan:
+    return ClusterPlan(
         **{
             "design": made or design(workers=3),
             "body": "é" * 10,
@@ -33,7 +33,7 @@ def a_plan(made: Design | None = None, **more: Any) -> Plan:
     )
 
 
-def lines(made: Plan) -> dict[str, str]:
+def lines(made: ClusterPlan) -> dict[str, str]:
     return {line[:10].strip(): line[10:] for line in str(made).splitlines()}
 
 

@@ -22,7 +22,7 @@ from cluster.clusterfile.model import ClusterFile
 from cluster.errors import ClusterError
 from cluster.guard.onhost.api import Api
 from cluster.inventory import ROOT
-from cluster.notify import Event, Message, deliver
+from cluster.notify import Message, NotifyEvent, deliver
 from lab.aws import FakeAws
 from lab.aws.state import ACCOUNT
 from tests.cfn.conftest import cluster
@@ -137,7 +137,7 @@ def works_as_master(
     assert api.past(api.groups()).hours > 0
     api.put(time.time() + 7200)
     assert (5.0, 2.0) == (PriceList(own).on_demand("g5.12xlarge"), PriceList(own).spot("g5.12xlarge", "us-east-1a"))
-    deliver(file.notify, Message(event=Event.TEST, job="j", text="t"))
+    deliver(file.notify, Message(event=NotifyEvent.TEST, job="j", text="t"))
 
 
 def test_each_use_is_allowed_and_each_allowance_is_used(

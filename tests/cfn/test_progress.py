@@ -7,8 +7,8 @@ import pytest
 
 from cfn import progress, stack
 from cfn.aws import AwsError
-from cfn.progress import Watch
-from cfn.stack import Event, Stack, StackError
+from cfn.progress import StackWatch
+from cfn.stack import Stack, StackError, StackEvent
 from tests.cfn.answers import BEGAN, account, member, nodes, refused
 
 MADE = Stack(id="id-of-demo", name="demo", status="CREATE_IN_PROGRESS")
@@ -16,11 +16,11 @@ MADE = Stack(id="id-of-demo", name="demo", status="CREATE_IN_PROGRESS")
 
 def event(
     name: str, resource: str, status: str = "CREATE_COMPLETE", kind: str = "AWS::EC2::VPC", reason: str = ""
-) -> Event:
-    return Event(id=name, time=BEGAN, resource=resource, kind=kind, status=status, reason=reason)
+) -> StackEvent:
+    return StackEvent(id=name, time=BEGAN, resource=resource, kind=kind, status=status, reason=reason)
 
 
-def told(one: Event) -> dict[str, Any]:
+def told(one: StackEvent) -> dict[str, Any]:
     """An event as CloudFormation tells it."""
     said = {
         "EventId": one.id,
@@ -61,10 +61,10 @@ PARTS = {"Vpc": "network", "Subnet": "network", "Files": "storage"}
         (event("1", "Vpc"), ""),
     ],
 )  # fmt: skip
-def test_what_is_done_is_told_by_parts(one: Event, line: str) -> None:
+def test_what_is_done_is_told_by_parts(one: StackEvent, line: str) -> None:
     """The stack's own events and failures always; a part once all of it is there, what is of none by itself."""
     said: list[str] = []
-    watch = Watch(account(**nodes(), describe_stack_events={"StackEvents": [told(one)]}), MADE, said.append)
+    watch = StackWatch(account(**nodes(), describe_stack_events={"StackEvents": [told(one)]}), MADE, said.append)
     watch.parts = dict(PARTS)
 
     assert watch.look() is True
@@ -84,7 +84,7 @@ def test_launches_that_fail_are_told_by_group_the_oldest_first() -> None:
         "demo-workers": [activity("2", StatusMessage="no room"), activity("1"), activity("0", "Successful")],
     }
     said: list[str] = []
-    watch = Watch(
+    watch = StackWatch(
         account(
             **{
                 **nodes(),
@@ -147,7 +147,7 @@ def test_nodes_are_counted_by_the_step_at_which_they_are() -> None:
     there = [member(0, boot="running nfs"), member(1, boot="running nfs"), member(2, boot="running apt")]
     said: list[str] = []
     looks: list[int] = []
-    watch = Watch(
+    watch = StackWatch(
         account(
             describe_stack_events={"StackEvents": []},
             describe_instances=lambda **_: nodes(*there)["describe_instances"],
@@ -170,10 +170,10 @@ def test_nodes_are_counted_by_the_step_at_which_they_are() -> None:
     assert looks == [3, 3, 2, 2, 0, 0]
 
 
-def following(story: list[Event], *states: Any, **more: Any) -> tuple[Any, Watch]:
+def following(story: list[StackEvent], *states: Any, **more: Any) -> tuple[Any, StackWatch]:
     """What a stack is found to be in the end, by a watch over it."""
     answers = list(states)
-    watch = Watch(
+    watch = StackWatch(
         account(
             **nodes(),
             describe_stack_events={"StackEvents": [told(e) for e in story]},
@@ -234,10 +234,10 @@ def _interrupt() -> None:
     ],
 )  # fmt: skip
 def test_a_failure_has_its_first_cause_and_what_lies_behind_it(
-    story: list[Event], reason: str, lines: list[str]
+    story: list[StackEvent], reason: str, lines: list[str]
 ) -> None:
     """Launches and boots where the nodes did not come, each once."""
-    watch = Watch(None, MADE, print, story=story, launches=["no room", "no room"], boots={"i-1": "failed"})
+    watch = StackWatch(None, MADE, print, story=story, launches=["no room", "no room"], boots={"i-1": "failed"})
 
     error = progress.failure(watch, "create", replace(MADE, status="CREATE_FAILED", reason=reason), "Mend it.")
 

@@ -7,13 +7,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfn.hosts import Member, ranked
+from cfn.hosts import GroupMember, ranked
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-def member(name: str, role: str = "worker", rank: int | None = None, launched: int = 0) -> Member:
-    return Member(
+def member(name: str, role: str = "worker", rank: int | None = None, launched: int = 0) -> GroupMember:
+    return GroupMember(
         instance_id=name,
         role=role,
         address=name,
@@ -24,7 +24,7 @@ def member(name: str, role: str = "worker", rank: int | None = None, launched: i
     )
 
 
-def order(*members: Member) -> list[tuple[str, int | None]]:
+def order(*members: GroupMember) -> list[tuple[str, int | None]]:
     return [(m.instance_id, m.rank) for m in ranked(members)]
 
 

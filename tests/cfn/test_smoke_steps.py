@@ -18,7 +18,7 @@ import pytest
 from cluster.inventory import ROOT
 from lab.aws import FakeAws
 from lab.kube.kinds import kind
-from lab.kube.server import Server
+from lab.kube.server import ApiServer
 from lab.kube.store import Store
 from tests.cfn.terminal import CTRL_C, ENTER, Terminal
 from tests.eks.few_pods import FewPods
@@ -33,7 +33,7 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 Scene = Callable[..., Any]
 
 
-class EksApi(Server):
+class EksApi(ApiServer):
     """An API that lets in as EKS does: by a question to STS that the AWS CLI has signed for a cluster that is there."""
 
     def __init__(self, fake: FakeAws, folder: Path) -> None:

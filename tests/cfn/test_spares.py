@@ -14,8 +14,8 @@ from cfn.progress import wait_for
 from cfn.provider import Stacks
 from cluster.clusterfile.model import ClusterFile
 from cluster.hosts import Host, parse_hostfile
-from cluster.recovery.placement import Unfit, choose
-from cluster.recovery.replacement import Replacing, with_successors
+from cluster.recovery.placement import Ineligible, choose
+from cluster.recovery.replacement import Replacement, with_successors
 from lab.aws import FakeAws
 from tests.conftest import wait_for as wait_until
 
@@ -107,10 +107,10 @@ def test_without_a_spare_the_successor_has_the_dead_one_s_rank_for_the_job(
             return super().end(stack, address, rank)
 
     stacks = Told(lambda region: account)
-    replacing = Replacing("us-east-1/demo", told.append, lambda: stacks, look_s=0.1, is_silent=lambda address: True)
+    replacing = Replacement("us-east-1/demo", told.append, lambda: stacks, look_s=0.1, is_silent=lambda address: True)
     try:
         chosen = choose(
-            seats, (), {dead: Unfit(why="does not answer", is_gone=True, is_silent=True)}, {}, np=16, min_np=16
+            seats, (), {dead: Ineligible(why="does not answer", is_gone=True, is_silent=True)}, {}, np=16, min_np=16
         )
         for _ in range(3):
             replacing.begin(chosen, seats)

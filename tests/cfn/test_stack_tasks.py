@@ -13,8 +13,8 @@ import pytest
 from designs import design
 
 from cfn import changes, create, failover, hostfile, in_stack, plan, running, stop, update
-from cfn.changes import Change, ChangeSet
-from cfn.plan import Plan
+from cfn.changes import ChangeSet, ResourceChange
+from cfn.plan import ClusterPlan
 from cfn.setup_script import main as print_setup
 from cfn.stack import Stack
 from cluster import terminal
@@ -35,7 +35,7 @@ DEMO = ClusterFile(
 )
 MADE = Stack(id="id-of-demo", name="demo", status="CREATE_COMPLETE", outputs={"InstanceType": "g5.12xlarge"})
 HERE = [member(0), member(1), member(2)]
-NEW_NODES = Change(
+NEW_NODES = ResourceChange(
     action="Modify", resource="Worker", kind="AWS::EC2::LaunchTemplate", replacement="False", properties=("Data",)
 )
 
@@ -84,8 +84,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return made
 
 
-def a_plan(**more: Any) -> Plan:
-    return Plan(**{"design": design(workers=2), "body": "{}", "stack": None, "usd_per_hour": 1.0, **more})
+def a_plan(**more: Any) -> ClusterPlan:
+    return ClusterPlan(**{"design": design(workers=2), "body": "{}", "stack": None, "usd_per_hour": 1.0, **more})
 
 
 @pytest.mark.parametrize("stack", [None, replace(MADE, status="UPDATE_IN_PROGRESS")])
@@ -101,7 +101,9 @@ def test_a_plan_of_what_is_not_there_has_no_changes(desk: Desk, stack: Stack | N
 
 
 @pytest.mark.parametrize("change", [(NEW_NODES,), ()])
-def test_a_plan_of_what_is_there_shows_what_an_update_would_change(desk: Desk, change: tuple[Change, ...]) -> None:
+def test_a_plan_of_what_is_there_shows_what_an_update_would_change(
+    desk: Desk, change: tuple[ResourceChange, ...]
+) -> None:
     """The change set is dropped again; in JSON it is a list."""
     proposed = ChangeSet(id="c", stack=MADE, changes=change) if change else None
     dropped: list[str] = []

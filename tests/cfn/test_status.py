@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from cfn import fixed_costs, prices, status
-from cfn.fixed_costs import Item
-from cfn.hosts import Member
-from cfn.stack import Event, Stack
-from cfn.status import Group, Status
+from cfn.fixed_costs import DailyCost
+from cfn.hosts import GroupMember
+from cfn.stack import Stack, StackEvent
+from cfn.status import ClusterStatus, GroupStatus
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from tests.cfn.answers import BEGAN, account, member, nodes, refused, resources, stack_of
 
 DEMO = ClusterFile(name="demo", nodes=Nodes(workers=2), access=Access(ssh_from="203.0.113.7/32"))
 MADE = Stack(id="s", name="demo", status="CREATE_COMPLETE", outputs={"MasterAddress": "1.2.3.4", "FileSystem": "fs-1"})
-WORKERS = Group(
+WORKERS = GroupStatus(
     name="demo-workers", wanted=2, desired=2, most=2, in_service=2, healthy=2, suspended=(), failed_launch=""
 )
 NO_NODE = replace(WORKERS, desired=0, most=0, in_service=0, healthy=0)
-DISK = Item(kind="EFS", id="fs-1", usd_per_day=0.5)
+DISK = DailyCost(kind="EFS", id="fs-1", usd_per_day=0.5)
 
 
-def now(**more: Any) -> Status:
+def now(**more: Any) -> ClusterStatus:
     """A cluster without trouble, but for what is given."""
     made: dict[str, Any] = {"stack": MADE, "groups": (WORKERS,), "members": (member(0),), "cause": None, "boots": ()}
-    return Status(**{**made, **more})
+    return ClusterStatus(**{**made, **more})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def now(**more: Any) -> Status:
     ],
 )
 def test_stopped_is_who_has_both_groups_and_may_have_no_node(
-    groups: tuple[Group, ...], missing: tuple[str, ...], is_stopped: bool
+    groups: tuple[GroupStatus, ...], missing: tuple[str, ...], is_stopped: bool
 ) -> None:
     """A group that is gone, or may have a node, is no stopped cluster; a stopped one tells its price by the day."""
     one = now(groups=groups, missing_groups=missing, billed=(DISK,))
@@ -92,9 +92,9 @@ def test_each_trouble_is_told_with_its_remedy(more: dict[str, Any], said: list[s
     assert shown == said
 
 
-def event(resource: str, reason: str) -> Event:
+def event(resource: str, reason: str) -> StackEvent:
     kind = "AWS::EC2::VPC"
-    return Event(id=resource, time=BEGAN, resource=resource, kind=kind, status="CREATE_FAILED", reason=reason)
+    return StackEvent(id=resource, time=BEGAN, resource=resource, kind=kind, status="CREATE_FAILED", reason=reason)
 
 
 def test_all_of_it_is_a_page() -> None:
@@ -131,7 +131,9 @@ def test_all_of_it_is_a_page() -> None:
     ]
 
 
-def look(file: ClusterFile, *members: Member, most: int = 9, made_from: ClusterFile = DEMO, **said: Any) -> Status:
+def look(
+    file: ClusterFile, *members: GroupMember, most: int = 9, made_from: ClusterFile = DEMO, **said: Any
+) -> ClusterStatus:
     return status.look(account(**{**stack_of(made_from), **nodes(*members, most=most), **said}), file)
 
 

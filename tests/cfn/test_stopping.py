@@ -23,13 +23,13 @@ def quiet(_: str) -> None:
 
 
 @pytest.fixture
-def made(fake: FakeAws, file: ClusterFile, account: Aws) -> list[hosts.Member]:
+def made(fake: FakeAws, file: ClusterFile, account: Aws) -> list[hosts.GroupMember]:
     """The hosts of a cluster that runs."""
     return create.create(account, plan.make(account, file), quiet)
 
 
 def test_a_stopped_cluster_has_no_node_and_comes_back_in_its_order(
-    made: list[hosts.Member], file: ClusterFile, account: Aws
+    made: list[hosts.GroupMember], file: ClusterFile, account: Aws
 ) -> None:
     """Its file system, the master's addresses and the ranks are as before; nothing starts a node meanwhile."""
     before = stack.outputs(account, "demo")

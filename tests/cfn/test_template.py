@@ -11,7 +11,7 @@ from designs import VARIANTS, design
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfn.instances import Interface
+from cfn.instances import NetworkInterface
 from cfn.template import firstboot, template
 from cfn.template.design import Design
 from tests.walking import walked
@@ -158,7 +158,7 @@ def test_efa_has_what_it_needs(variant: str) -> None:
     for role in ("Master", "Worker"):
         given = t["Resources"][f"{role}Template"]["Properties"]["LaunchTemplateData"]["NetworkInterfaces"]
         said = [
-            Interface(
+            NetworkInterface(
                 card=i.get("NetworkCardIndex", 0),
                 device=i["DeviceIndex"],
                 kind=i.get(

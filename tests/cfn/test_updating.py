@@ -10,9 +10,9 @@ from designs import design
 
 from cfn import guard_deadline, hostfile, hosts, progress, ready, replace_instance, stop, update
 from cfn.capacity import Room
-from cfn.changes import Change, ChangeSet
-from cfn.hosts import Member
-from cfn.progress import Watch
+from cfn.changes import ChangeSet, ResourceChange
+from cfn.hosts import GroupMember
+from cfn.progress import StackWatch
 from cfn.stack import Stack, StackError
 from cluster.clusterfile.model import Access, ClusterFile, Guard, Nodes
 from cluster.errors import ClusterError, ConfigError, NothingToDo
@@ -37,7 +37,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """Instances, and what is done to them by the operations that change them."""
 
-    def __init__(self, *members: Member, file: ClusterFile = DEMO, **said: Any) -> None:
+    def __init__(self, *members: GroupMember, file: ClusterFile = DEMO, **said: Any) -> None:
         self.members, self.file, self.said = list(members), file, said
         self.ended: list[str] = []
         self.sizes: dict[str, tuple[int, int, int]] = {}
@@ -98,7 +98,7 @@ class World:
 
 def changed(resource: str, *properties: str) -> ChangeSet:
     kind = "AWS::AutoScaling::AutoScalingGroup"
-    change = Change(action="Modify", resource=resource, kind=kind, replacement="", properties=properties)
+    change = ResourceChange(action="Modify", resource=resource, kind=kind, replacement="", properties=properties)
     return ChangeSet(id="c", stack=MADE, changes=(change,))
 
 
@@ -211,7 +211,7 @@ def test_a_spare_takes_the_rank_of_the_dead() -> None:
         (member(2), 7, []),
     ],
 )
-def test_an_ended_host_leaves_its_rank(one: Member, rank: int, ended: list[str]) -> None:
+def test_an_ended_host_leaves_its_rank(one: GroupMember, rank: int, ended: list[str]) -> None:
     """Its own, or what it had before it was ended, or the given one of a host that is gone; it is ended once."""
     world = World(member(0), one)
 
@@ -271,7 +271,7 @@ def failed(name: str, text: str) -> dict[str, str]:
 
 def waited(world: World, file: ClusterFile, *, is_refused: bool = False) -> tuple[list[Any], list[str]]:
     said: list[str] = []
-    watch = Watch(world.account(), MADE, said.append)
+    watch = StackWatch(world.account(), MADE, said.append)
     watch.refused = {"demo-workers": "no capacity"} if is_refused else {}
     watch.launches = ["no capacity", "no capacity"] if is_refused else []
     return ready.wait_for_nodes(watch, OUTPUTS, file), said
@@ -305,7 +305,7 @@ NO_ROOM = "We currently do not have sufficient g5.12xlarge capacity"
 
 
 def room(world: World, **refusals: str) -> Room:
-    watch = Watch(world.account(), MADE, print)
+    watch = StackWatch(world.account(), MADE, print)
     watch.refused = {f"demo-{role}": said for role, said in refusals.items()}
     return Room(watch, design(workers=3, nodes={"min_nodes": 3}))
 
@@ -324,7 +324,7 @@ def room(world: World, **refusals: str) -> Room:
     ],
 )
 def test_a_create_is_given_up_for_hosts_that_it_cannot_begin_without(
-    refusals: dict[str, str], there: list[Member], role: str
+    refusals: dict[str, str], there: list[GroupMember], role: str
 ) -> None:
     """A signal of failure goes to the group that is short for lack of room, and to no other."""
     signalled: list[tuple[str, str, str]] = []
@@ -400,7 +400,7 @@ def test_a_budget_without_a_price_is_refused(
 
 
 def begun(resource: str, reason: str = "Resource creation Initiated") -> Any:
-    return progress.Event(
+    return progress.StackEvent(
         id=resource, time=BEGAN, resource=resource, kind="AWS::X", status="CREATE_IN_PROGRESS", reason=reason
     )
 
@@ -459,7 +459,7 @@ def test_who_takes_ctrl_c_for_an_end_is_told_that_aws_goes_on(monkeypatch: pytes
         stop.start(World(member(0)).account(), DEMO, print)
 
 
-def executed(status: str, *, is_at_zero: bool = False) -> tuple[list[Member], World, list[str]]:
+def executed(status: str, *, is_at_zero: bool = False) -> tuple[list[GroupMember], World, list[str]]:
     """An update that comes to this end; its cluster, and what was told."""
     said: list[str] = []
     events: list[dict[str, Any]] = [told("0", "UPDATE_COMPLETE")]
@@ -546,7 +546,7 @@ def test_an_update_keeps_image_and_source_unless_told_otherwise(
         ([member(0, health="Unhealthy")], "the master cannot be used: i-0 is InService, Unhealthy, boot ready; wait"),
     ],
 )
-def test_without_a_master_there_are_no_hosts(there: list[Member], said: str) -> None:
+def test_without_a_master_there_are_no_hosts(there: list[GroupMember], said: str) -> None:
     """Whoever else can be used."""
     with pytest.raises(StackError, match=said):
         hosts.hosts(World(*there).account(), OUTPUTS)

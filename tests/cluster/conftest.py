@@ -16,9 +16,9 @@ import pytest
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.cleanup import sweep
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.records import read_all
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests import fake_s3
 from tests.cluster.jobs_here import wait_until
@@ -29,9 +29,9 @@ from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
-def jobs(reach: Reach, cluster: Cluster) -> Iterator[Any]:
+def jobs(reach: Executor, cluster: Cluster) -> Iterator[Any]:
     """The jobs of the lab's cluster; none goes on afterwards."""
-    made = Jobs(reach, cluster)
+    made = JobsClient(reach, cluster)
     yield made
     for job in made.list().jobs:
         if job.state.holds_hosts:
@@ -79,7 +79,7 @@ def s3(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def hosts(cluster: Cluster, reach: Reach) -> Iterator[Any]:
+def hosts(cluster: Cluster, reach: Executor) -> Iterator[Any]:
     """The lab's hosts, with a role's credentials where boto3 looks for them."""
     reach.run(
         cluster.hosts,

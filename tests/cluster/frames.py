@@ -7,7 +7,7 @@ from typing import Any
 from cluster.hosts import Host
 from cluster.top.outliers import with_odd
 from cluster.top.reading import rates, vitals_of
-from cluster.top.snapshot import Frame, HostSeen, JobSeen, Sight
+from cluster.top.snapshot import ClusterSnapshot, HostState, JobSeen, Visibility
 
 RECORDED = Path(__file__).parents[1] / "recorded/gpu-now"
 
@@ -30,7 +30,7 @@ def told(name: str) -> dict[str, Any]:
     return {**ANSWER, "gpus": {"lines": text.splitlines(), "age_s": 0.5, "error": ""}}
 
 
-def seen(rank: int, ranks: int = 1, **more: Any) -> HostSeen:
+def seen(rank: int, ranks: int = 1, **more: Any) -> HostState:
     """A host that trains as the others do, but for what is said."""
     own = [{**ANSWER["ranks"][0], "rank": rank * ranks + n} for n in range(ranks)]
     fields = {name: more.pop(name) for name in ("own_images_per_s", "wait_share", "input_share") if name in more}
@@ -40,13 +40,13 @@ def seen(rank: int, ranks: int = 1, **more: Any) -> HostSeen:
         for r in vitals.ranks
     )
     given: dict[str, Any] = {"answer_s": 0.003, "ping_s": 0.0002, "rates": rates(vitals_of(ANSWER), vitals_of(LATER))}
-    return HostSeen(
+    return HostState(
         host=Host(rank=rank, address=f"10.0.0.{rank + 1}", slots=ranks),
-        sight=more.pop("sight", Sight.SEEN),
+        sight=more.pop("sight", Visibility.SEEN),
         vitals=dataclasses.replace(vitals, ranks=trained),
         **{**given, **more},
     )
 
 
-def frame(*hosts: HostSeen, jobs: tuple[JobSeen, ...] = ()) -> Frame:
-    return Frame(time=1_800_000_000.0, cluster="c", hosts=with_odd(hosts), jobs=jobs)
+def frame(*hosts: HostState, jobs: tuple[JobSeen, ...] = ()) -> ClusterSnapshot:
+    return ClusterSnapshot(time=1_800_000_000.0, cluster="c", hosts=with_odd(hosts), jobs=jobs)

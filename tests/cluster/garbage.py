@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cluster.hosts import Host
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 
 @contextmanager
-def garbage_for_python(reach: Reach, host: Host) -> Iterator[None]:
+def garbage_for_python(reach: Executor, host: Host) -> Iterator[None]:
     """Its Python says the same, whatever it is told."""
     python = "/usr/bin/python3"
     program = "#!/bin/sh\\nwhile read -r x; do echo garbage; done\\n"

@@ -6,7 +6,7 @@ from cluster.inventory import Cluster
 from cluster.jobs.record import JobPaths, jobs_folder, new_id
 from cluster.launch.facts import survey
 from cluster.launch.mpirun import JobTags, command_line, plan_launch
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.tagged_processes import list_script
 from tests.cluster.flat_jobs import job_of
 from tests.conftest import wait_for
@@ -14,7 +14,7 @@ from tests.conftest import wait_for
 ENDLESS = ("sleep", "4321")
 
 
-def a_job(reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mpirun: Any = None) -> Any:
+def a_job(reach: Executor, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mpirun: Any = None) -> Any:
     """A job whose ranks are one small program."""
     results, facts = survey(reach, cluster, cluster.hosts)
     results.check()
@@ -33,7 +33,7 @@ def a_job(reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mp
     return job_of(id=job_id, command=tuple(command), mpirun=ran, np=launch.np, hosts=launch.hosts, revision="none")
 
 
-def started(jobs: Any, reach: Reach, job: Any) -> None:
+def started(jobs: Any, reach: Executor, job: Any) -> None:
     """Submitted, and its ranks run on every host."""
     jobs.submit(job)
     wait_for(

@@ -9,9 +9,9 @@ from typing import Any
 
 from cluster.files import write_json
 from cluster.hosts import Host
-from cluster.jobs.record import JobPaths, Status, write_job
+from cluster.jobs.record import JobPaths, JobStatus, write_job
 from cluster.jobs.state import JobState
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord, History
 from tests.cluster.flat_jobs import job_of
 
@@ -56,7 +56,9 @@ def made_job(
     )
     write_job(paths, job)
     write_json(paths.attempts, dataclasses.asdict(History(attempts=history(hosts, steps, attempts))))
-    ended = Status(state=JobState.SUCCEEDED, attempt=attempts, started=job.created, ended="2025-10-09T12:00:00+00:00")
+    ended = JobStatus(
+        state=JobState.SUCCEEDED, attempt=attempts, started=job.created, ended="2025-10-09T12:00:00+00:00"
+    )
     write_json(paths.status, dataclasses.asdict(ended))
     paths.console(attempts).write_text("[1,0]<stdout>: Finished in 3600 s\n")
     return paths
@@ -84,7 +86,7 @@ def history(hosts: tuple[Host, ...], steps: int, attempts: int) -> tuple[Attempt
                 noticed=at + 32 + trained,
                 ended=at + 33 + trained,
                 cleared=at + 35 + trained,
-                what=Ending.DONE if is_last else Ending.HOST,
+                what=FailureKind.DONE if is_last else FailureKind.HOST,
                 text="" if is_last else "host 10.0.1.11 was lost in mid-run",
                 host="" if is_last else "10.0.1.11",
             )

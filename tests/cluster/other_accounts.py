@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 
 ACCOUNT = """\
 useradd --create-home --shell /bin/bash {0} && usermod -p '*' {0} && install -d -m 700 -o {0} ~{0}/.ssh &&
@@ -22,7 +22,7 @@ def closed_folders() -> list[str]:
 
 
 @contextmanager
-def opened_to_all(reach: Reach, cluster: Cluster) -> Iterator[None]:
+def opened_to_all(reach: Executor, cluster: Cluster) -> Iterator[None]:
     """While it lasts the master lets everybody pass to the project, as a cluster's does."""
     folders = " ".join(closed_folders())
     if not folders:

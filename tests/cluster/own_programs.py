@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.tagged_processes import list_script
 from lab.record import Lab
 from tests.conftest import wait_for
@@ -58,6 +58,6 @@ def over(lab: Lab, job: str, within_s: float = 180) -> Any:
     return state(lab, job)
 
 
-def processes(reach: Reach, cluster: Cluster, job: str) -> list[str]:
+def processes(reach: Executor, cluster: Cluster, job: str) -> list[str]:
     results = reach.run(cluster.hosts, list_script("DLAMI_JOB", job)).check()
     return [line for r in results.values() for line in r.text.splitlines()]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.conftest import PATIENCE_S
 
@@ -49,7 +49,7 @@ def fetched(url: str) -> Any:
         return page.status, page.read()
 
 
-def listening(reach: Reach, cluster: Cluster) -> dict[str, set[str]]:
+def listening(reach: Executor, cluster: Cluster) -> dict[str, set[str]]:
     """Addresses on which each host listens, but for its sshd's."""
     results = reach.run(cluster.hosts, LISTENING).check()
     return {h.address: {a for a in r.text.split() if not a.endswith(":22")} for h, r in results.items()}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cluster.hosts import Host
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.result import FanOut, Result
 from tests.conftest import PATIENCE_S
 
 
-class ReachHere(Reach):
+class ReachHere(Executor):
     """Without a connection, and without root: where it is asked for, AS_ROOT says so to what runs."""
 
     def __init__(self, homes: Path, away: Mapping[str, str] | None = None, *, one_home: bool = False) -> None:

@@ -18,13 +18,13 @@ from cluster.jobs.supervisor import attempt as attempts
 from cluster.jobs.supervisor.attempt import Attempt, Outcome
 from cluster.jobs.supervisor.launcher import NotStarted
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
-from cluster.recovery.preemption import Departure
+from cluster.recovery.preemption import PreemptionNotice
 from tests.cluster.jobs_here import a_job
 
 A, B = (Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(2))
-HUNG = Cause(kind=Ending.HANG, text="ranks stand still")
+HUNG = Cause(kind=FailureKind.HANG, text="ranks stand still")
 
 
 class Stage:
@@ -191,7 +191,7 @@ def test_an_attempt_that_is_done_has_its_steps_and_times(stage: Stage) -> None:
 
     stage.looks = [lambda: None, trains, goes_on, is_done]
     outcome, record = stage.outcome()
-    assert Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=0) == outcome
+    assert Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=FailureKind.DONE, text=""), exit_code=0) == outcome
     assert [(None, None), (3, 5), (3, 6)] == [(r.first_step, r.step) for r, _ in stage.said]
     assert {9.0} == {r.alive_at for r, _ in stage.said}
     assert [()] * 3 == [w for _, w in stage.said]
@@ -241,18 +241,18 @@ def test_what_holds_up_an_attempt_is_warned_of(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("seen", "how", "kind", "text"),
     [
-        ({"lost": B.address}, "ended", Ending.HOST, "it answered nothing for 12 s"),
-        ({"trouble": HUNG}, "ended", Ending.HANG, "ranks stand still"),
-        ({"lost": B.address, "trouble": HUNG}, "ended", Ending.HOST, "it answered nothing for 12 s"),
+        ({"lost": B.address}, "ended", FailureKind.HOST, "it answered nothing for 12 s"),
+        ({"trouble": HUNG}, "ended", FailureKind.HANG, "ranks stand still"),
+        ({"lost": B.address, "trouble": HUNG}, "ended", FailureKind.HOST, "it answered nothing for 12 s"),
         (
             {"grows": True},
             "asked",
-            Ending.WHOLE,
+            FailureKind.WHOLE,
             "more of its hosts can be had again; it was asked to save, and has left",
         ),
     ],
 )
-def test_an_attempt_that_has_no_use_is_ended(stage: Stage, seen: Any, how: str, kind: Ending, text: str) -> None:
+def test_an_attempt_that_has_no_use_is_ended(stage: Stage, seen: Any, how: str, kind: FailureKind, text: str) -> None:
     """At once where a host is lost or ranks hang, which cannot save; in good order where it grows."""
 
     def happens() -> None:
@@ -264,8 +264,8 @@ def test_an_attempt_that_has_no_use_is_ended(stage: Stage, seen: Any, how: str, 
     assert text in outcome.cause.text
     assert record.noticed
     assert record.ended
-    assert (JobState.SUCCEEDED if kind is Ending.DONE else JobState.FAILED) is outcome.state
-    assert (B.address if kind is Ending.HOST else "") == outcome.cause.host
+    assert (JobState.SUCCEEDED if kind is FailureKind.DONE else JobState.FAILED) is outcome.state
+    assert (B.address if kind is FailureKind.HOST else "") == outcome.cause.host
     assert 1 == len(stage.said)
 
 
@@ -292,7 +292,7 @@ def test_an_attempt_that_leaves_to_grow_says_what_it_saved(
     stage.looks, stage.exit_code = [grows], code
     outcome, _ = stage.outcome(program=False)
     assert f"more of its hosts can be had again; {did}" == outcome.cause.text
-    assert (Ending.WHOLE, code) == (outcome.cause.kind, outcome.exit_code)
+    assert (FailureKind.WHOLE, code) == (outcome.cause.kind, outcome.exit_code)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,9 @@ def test_who_had_finished_when_asked_to_leave_has_succeeded(
     assert record.noticed
     if state == "stopped":
         kind, text = (
-            (Ending.STOPPED, "") if stops else (Ending.NOTICE, f"host {B.address} will go: it goes; saved after step 4")
+            (FailureKind.STOPPED, "")
+            if stops
+            else (FailureKind.NOTICE, f"host {B.address} will go: it goes; saved after step 4")
         )
         assert (kind, text, 0) == (outcome.cause.kind, outcome.cause.text, outcome.exit_code)
         assert (B.address if leaves else "") == outcome.cause.host
@@ -340,10 +342,10 @@ def test_where_all_hosts_go_no_host_is_named(stage: Stage) -> None:
 
     stage.looks = [later, soon]
     outcome, record = stage.outcome()
-    assert (Ending.NOTICE, "") == (outcome.cause.kind, outcome.cause.host)
+    assert (FailureKind.NOTICE, "") == (outcome.cause.kind, outcome.cause.host)
     assert outcome.cause.text.startswith("all hosts will go: later; ")
     assert 2 == len(record.leaving)
-    told = [one for one in stage.said if isinstance(one, Departure)]
+    told = [one for one in stage.said if isinstance(one, PreemptionNotice)]
     assert {A.address, B.address} == {one.host for one in told}
 
 
@@ -364,38 +366,40 @@ def test_an_attempt_whose_supervisor_cannot_go_on_is_ended(stage: Stage) -> None
 @pytest.mark.parametrize(
     ("seen", "job", "kind", "text", "host"),
     [
-        ({}, {}, Ending.LAUNCH, "mpirun could not be started: no such file", ""),
+        ({}, {}, FailureKind.LAUNCH, "mpirun could not be started: no such file", ""),
         (
             {"trouble_here": "it is full"},
             {},
-            Ending.SHARED_FOLDER,
+            FailureKind.SHARED_FOLDER,
             "{folder} cannot be written: it is full; mpirun could not be started: no such file",
             "",
         ),
         (
             {"trouble_here": "it is full"},
             {"heal": False},
-            Ending.LAUNCH,
+            FailureKind.LAUNCH,
             "mpirun could not be started: no such file",
             "",
         ),
         (
             {"without": [B.address]},
             {},
-            Ending.SHARED_FOLDER,
+            FailureKind.SHARED_FOLDER,
             "the shared folder is not there on 10.0.0.1; mpirun could not be started: no such file",
             B.address,
         ),
         (
             {"without": [B.address]},
             {"is_shared": False},
-            Ending.LAUNCH,
+            FailureKind.LAUNCH,
             "mpirun could not be started: no such file",
             "",
         ),
     ],
 )
-def test_why_an_attempt_did_not_start(stage: Stage, seen: Any, job: Any, kind: Ending, text: str, host: str) -> None:
+def test_why_an_attempt_did_not_start(
+    stage: Stage, seen: Any, job: Any, kind: FailureKind, text: str, host: str
+) -> None:
     """The shared folder's trouble is behind it where there is any, for a job that heals."""
     vars(stage).update(seen)
     stage.starts = False
@@ -408,7 +412,7 @@ def test_hosts_that_are_gone_are_behind_an_end_of_mpirun(stage: Stage) -> None:
     """Whatever it says; a host that it misses and that answers has lost its daemon alone."""
     stage.silent, stage.exit_code = {B.address}, 1
     outcome, _ = stage.outcome()
-    assert (Ending.HOST, B.address, 1) == (outcome.cause.kind, outcome.cause.host, outcome.exit_code)
+    assert (FailureKind.HOST, B.address, 1) == (outcome.cause.kind, outcome.cause.host, outcome.exit_code)
     assert "it does not answer; mpirun says: " in outcome.cause.text
     stage.exit_code = 0
     outcome, _ = stage.outcome()
@@ -419,16 +423,22 @@ def test_hosts_that_are_gone_are_behind_an_end_of_mpirun(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("said", "silent", "first", "full", "kind"),
     [
-        (Cause(kind=Ending.HOST, text="x", host=B.address), {B.address}, None, [], Ending.HOST),
-        (Cause(kind=Ending.HOST, text="x", host=B.address), set(), None, [], Ending.DAEMON),
-        (Cause(kind=Ending.LAUNCH, text="x"), set(), None, [], Ending.LAUNCH),
-        (Cause(kind=Ending.LAUNCH, text="x"), set(), 5.0, [], Ending.DAEMON),
-        (Cause(kind=Ending.LAUNCH, text="x"), {B.address}, 5.0, [], Ending.HOST),
-        (Cause(kind=Ending.PROGRAM, text="x"), set(), 5.0, [A.address], Ending.PROGRAM),
+        (Cause(kind=FailureKind.HOST, text="x", host=B.address), {B.address}, None, [], FailureKind.HOST),
+        (Cause(kind=FailureKind.HOST, text="x", host=B.address), set(), None, [], FailureKind.DAEMON),
+        (Cause(kind=FailureKind.LAUNCH, text="x"), set(), None, [], FailureKind.LAUNCH),
+        (Cause(kind=FailureKind.LAUNCH, text="x"), set(), 5.0, [], FailureKind.DAEMON),
+        (Cause(kind=FailureKind.LAUNCH, text="x"), {B.address}, 5.0, [], FailureKind.HOST),
+        (Cause(kind=FailureKind.PROGRAM, text="x"), set(), 5.0, [A.address], FailureKind.PROGRAM),
     ],
 )
 def test_what_mpirun_says_is_held_against_what_hosts_say(
-    stage: Stage, said: Cause, silent: set[str], first: Any, full: Any, kind: Ending, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    said: Cause,
+    silent: set[str],
+    first: Any,
+    full: Any,
+    kind: FailureKind,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An attempt that had trained has not failed to start."""
     monkeypatch.setattr(attempts, "read_cause", lambda *_, **__: said)
@@ -440,7 +450,7 @@ def test_what_mpirun_says_is_held_against_what_hosts_say(
 
 def test_a_host_without_room_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first, where nothing could be launched and mpirun names none."""
-    monkeypatch.setattr(attempts, "read_cause", lambda *_, **__: Cause(kind=Ending.LAUNCH, text="x"))
+    monkeypatch.setattr(attempts, "read_cause", lambda *_, **__: Cause(kind=FailureKind.LAUNCH, text="x"))
     stage.full, stage.exit_code = [B.address, A.address], 1
     outcome, _ = stage.outcome()
     assert attempts.no_store(B.address) == outcome.cause
@@ -450,7 +460,7 @@ def test_ranks_that_left_because_they_were_told_have_not_succeeded(stage: Stage)
     """Though mpirun ends with 0; with another exit code that is the cause."""
     stage.says("[1,0]<stdout>:Asked to stop: saved after step 4")
     outcome, _ = stage.outcome()
-    assert (JobState.FAILED, Ending.TOLD) == (outcome.state, outcome.cause.kind)
+    assert (JobState.FAILED, FailureKind.TOLD) == (outcome.state, outcome.cause.kind)
     stage.exit_code = 3
     outcome, _ = stage.outcome()
     assert "mpirun ended with 3: see the log" == outcome.cause.text
@@ -465,7 +475,7 @@ def test_a_host_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"b": B.address, "other": "10.9.9.9"}[name]
 
     monkeypatch.setattr(attempts.socket, "gethostbyname", found)
-    lost = Cause(kind=Ending.HOST, text="b was lost", host="b")
+    lost = Cause(kind=FailureKind.HOST, text="b was lost", host="b")
     assert dataclasses.replace(lost, host=B.address, text="10.0.0.1 was lost") == attempts._by_address(
         lost, {B.address}
     )

@@ -20,7 +20,7 @@ from cluster.jobs.lock import locked
 from cluster.jobs.master.stop import stop
 from cluster.jobs.master.submit import remove, submit
 from cluster.jobs.process import process_id, this_process
-from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record import JobPaths, JobStatus
 from cluster.jobs.record_lease import Fenced, check_lease, read_lease
 from cluster.jobs.records import find, read_all, read_attempts, view
 from cluster.jobs.state import JobState
@@ -168,7 +168,7 @@ def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder: Any, job_
     rank, old = process_id(int((tmp_path / "pid").read_text())), read_status(paths).supervisor
     os.kill(old.pid, signal.SIGSTOP)
     write_json(paths.lease, {"attempt": 2, "holder": dataclasses.asdict(this_process()), "renewed": 0.0})
-    newer = write_status(paths, Status(state=JobState.RUNNING, attempt=2, supervisor=this_process()))
+    newer = write_status(paths, JobStatus(state=JobState.RUNNING, attempt=2, supervisor=this_process()))
     os.kill(old.pid, signal.SIGCONT)
     wait_until(lambda: not old.is_alive, "the old supervisor has left")
 

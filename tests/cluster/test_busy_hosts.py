@@ -12,11 +12,11 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import Cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.process import this_process
-from cluster.jobs.record import JobPaths, Status, write_job
+from cluster.jobs.record import JobPaths, JobStatus, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.kill.busy import refuse_busy
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from tests.cluster.jobs_here import a_job
 
 
@@ -24,7 +24,7 @@ def on_record(folder: Path, state: JobState, **supervisor: Any) -> JobPaths:
     paths = JobPaths(folder / "jobs/x")
     paths.folder.mkdir(parents=True)
     write_job(paths, a_job("exit 0", "x"))
-    write_status(paths, Status(state=state, supervisor=dataclasses.replace(this_process(), **supervisor)))
+    write_status(paths, JobStatus(state=state, supervisor=dataclasses.replace(this_process(), **supervisor)))
     paths.hostfile.write_text("localhost slots=1\n")
     return paths
 
@@ -45,7 +45,7 @@ def test_a_job_that_may_run_is_refused_by_its_record(
     paths = on_record(tmp_path, state, **supervisor)
     if is_damaged:
         paths.status.write_text('{"sta')
-    with Reach(here) as reach, pytest.raises(ConfigError) as refused:
+    with Executor(here) as reach, pytest.raises(ConfigError) as refused:
         refuse_busy(reach, here, here.hosts, "why")
     assert str(refused.value).startswith(said)
 
@@ -53,7 +53,10 @@ def test_a_job_that_may_run_is_refused_by_its_record(
 def test_a_master_that_does_not_tell_its_jobs_is_no_leave(here: Cluster, tmp_path: Path) -> None:
     """Nothing is done while nobody knows which jobs run."""
     (tmp_path / "jobs").write_text("")
-    with Reach(here) as reach, pytest.raises(ClusterError, match="cannot tell which jobs are running, so nothing was"):
+    with (
+        Executor(here) as reach,
+        pytest.raises(ClusterError, match="cannot tell which jobs are running, so nothing was"),
+    ):
         refuse_busy(reach, here, here.hosts, "why")
 
 
@@ -61,7 +64,7 @@ def test_a_claim_of_one_slot_is_enough_to_be_refused(here: Cluster, monkeypatch:
     """A job that shares the host, or a process that holds it and does not answer."""
     name = f"dlami-busy-{os.getpid()}"
     monkeypatch.setenv(NAME_VARIABLE, name)
-    with Reach(here) as reach, socket.socket(socket.AF_UNIX) as other:
+    with Executor(here) as reach, socket.socket(socket.AF_UNIX) as other:
         assert {} == refuse_busy(reach, here, here.hosts, "why")
         other.bind(f"\0{name}.3")
         other.listen(1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cluster.recovery.cause import plain, read_cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
 
@@ -133,21 +133,21 @@ def rank_3_says(words: str) -> str:
 @pytest.mark.parametrize(
     ("console", "code", "kind"),
     [
-        ("", 0, Ending.DONE),
-        (KILLED, 137, Ending.RANK_SIGNAL),
-        (EXITED, 1, Ending.PROGRAM),
-        (EXITED.replace("Exit code:    1", "Exit code:    143"), 143, Ending.TOLD),
-        (EXITED.replace("Exit code:    1", "Exit code:    137"), 137, Ending.RANK_SIGNAL),
-        (rank_3_says("horovod.common.exceptions.HorovodInternalError: it is gone"), 1, Ending.RANK_SIGNAL),
-        (rank_3_says("error: /shared/jobs/x: No space left on device"), 1, Ending.SHARED_FOLDER),
-        (rank_3_says("error: /var/tmp/x: No space left on device"), 1, Ending.PROGRAM),
-        (LOST, 205, Ending.HOST),
-        (NO_SSH, 1, Ending.LAUNCH),
-        (NO_RANK, 137, Ending.RANK_SIGNAL),
-        (NO_RANK, 143, Ending.TOLD),
-        (NO_RANK, 2, Ending.PROGRAM),
-        ("what is this", 77, Ending.LAUNCH),
-        ("", -9, Ending.DAEMON),
+        ("", 0, FailureKind.DONE),
+        (KILLED, 137, FailureKind.RANK_SIGNAL),
+        (EXITED, 1, FailureKind.PROGRAM),
+        (EXITED.replace("Exit code:    1", "Exit code:    143"), 143, FailureKind.TOLD),
+        (EXITED.replace("Exit code:    1", "Exit code:    137"), 137, FailureKind.RANK_SIGNAL),
+        (rank_3_says("horovod.common.exceptions.HorovodInternalError: it is gone"), 1, FailureKind.RANK_SIGNAL),
+        (rank_3_says("error: /shared/jobs/x: No space left on device"), 1, FailureKind.SHARED_FOLDER),
+        (rank_3_says("error: /var/tmp/x: No space left on device"), 1, FailureKind.PROGRAM),
+        (LOST, 205, FailureKind.HOST),
+        (NO_SSH, 1, FailureKind.LAUNCH),
+        (NO_RANK, 137, FailureKind.RANK_SIGNAL),
+        (NO_RANK, 143, FailureKind.TOLD),
+        (NO_RANK, 2, FailureKind.PROGRAM),
+        ("what is this", 77, FailureKind.LAUNCH),
+        ("", -9, FailureKind.DAEMON),
     ],
 )
 def test_the_kind_of_an_end(console: Any, code: Any, kind: Any) -> None:
@@ -171,7 +171,7 @@ then ALL processes must call "init" prior to termination.
 def test_a_rank_that_leaves_with_0_before_the_others_is_the_program_s_own_error() -> None:
     """Open MPI ends the job with 1, and names the rank in words of its own."""
     cause = read_cause("[1,2]<stdout>:done\n" + IMPROPERLY, 1, HOSTS)
-    assert (Ending.PROGRAM, 2, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
+    assert (FailureKind.PROGRAM, 2, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
     assert cause.text.startswith("rank 2 on 10.0.0.2 exited without MPI_Finalize")
 
 
@@ -182,9 +182,9 @@ def test_what_a_rank_prints_is_never_the_cause(old: str, tag: str, cut: str) -> 
     """An old log, whatever line ends it has; what mpirun itself says of rank 3 counts."""
     said = tag + old.replace("\n", "\n" + tag if cut == "\n" else cut) + "\n"
     cause = read_cause(said + rank_3_says("ValueError: 3"), 3, HOSTS, shared="/shared")
-    assert (Ending.PROGRAM, 3, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
+    assert (FailureKind.PROGRAM, 3, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
     assert "rank 3 on 10.0.0.2 exited 1: ValueError: 3" == cause.text
-    assert Ending.DONE is read_cause(said, 0, HOSTS).kind
+    assert FailureKind.DONE is read_cause(said, 0, HOSTS).kind
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,10 @@ def test_a_full_disk_is_the_one_that_the_line_names() -> None:
     hosts = {2: "10.0.0.3"}
 
     shared = read_cause(of_rank, -9, hosts, "/shared")
-    assert (Ending.SHARED_FOLDER, 2, "10.0.0.3") == (shared.kind, shared.rank, shared.host)
+    assert (FailureKind.SHARED_FOLDER, 2, "10.0.0.3") == (shared.kind, shared.rank, shared.host)
     assert "rank 2 on 10.0.0.3: error: /shared/jobs/a/checkpoints: cannot be written" in shared.text
     own = read_cause(on_disk, -9, hosts, "/shared")
-    assert (Ending.DAEMON, "rank 2 on 10.0.0.3: OSError") == (own.kind, own.text[:27])
+    assert (FailureKind.DAEMON, "rank 2 on 10.0.0.3: OSError") == (own.kind, own.text[:27])
     untagged = read_cause("cat: write error: /shared/jobs/a/x: No space left on device\n", 1, hosts, "/shared")
-    assert Ending.SHARED_FOLDER is untagged.kind
+    assert FailureKind.SHARED_FOLDER is untagged.kind
     assert "Open MPI" not in shared.text + own.text + untagged.text

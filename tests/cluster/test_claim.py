@@ -72,13 +72,13 @@ def taken_by(
     return json.loads(done.stdout)
 
 
-def holder_of(name: str) -> onhost.Holder:
+def holder_of(name: str) -> onhost.ClaimHolder:
     found = onhost._ask(name, "who")
     assert found
     return found
 
 
-def said_by(holder: onhost.Holder) -> str:
+def said_by(holder: onhost.ClaimHolder) -> str:
     assert holder.claim
     return holder.claim.job
 
@@ -141,7 +141,7 @@ def test_the_later_of_two_gives_way_and_the_earlier_waits_for_that(name: str) ->
     assert [None] == said
 
 
-def slots_taken(name: str, job: str, slots: int, of: int = 4, since: float = 0.0) -> onhost.Taken:
+def slots_taken(name: str, job: str, slots: int, of: int = 4, since: float = 0.0) -> onhost.ClaimResult:
     """What a host of `of` slots gives to whom claims some of them, 0 for all."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys, json; from cluster.jobs.onhost import claim;"
@@ -152,8 +152,8 @@ def slots_taken(name: str, job: str, slots: int, of: int = 4, since: float = 0.0
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
     mine, by = json.loads(done.stdout)
-    holder = by and onhost.Holder(by[0], os.getuid(), onhost.Claim(by[1], 1, "", 0.0), 0.0, tuple(by[2]))
-    return onhost.Taken(tuple(mine), holder)
+    holder = by and onhost.ClaimHolder(by[0], os.getuid(), onhost.Claim(by[1], 1, "", 0.0), 0.0, tuple(by[2]))
+    return onhost.ClaimResult(tuple(mine), holder)
 
 
 def test_slots_of_a_host_are_given_to_as_many_jobs_as_they_suffice_for(name: str) -> None:
@@ -177,13 +177,13 @@ def test_a_whole_host_and_a_slot_of_it_exclude_each_other(name: str) -> None:
     for holder in onhost.holders(name):
         os.kill(holder.pid, signal.SIGKILL)
     wait_until(lambda: not onhost.holders(name), "it is free")
-    assert onhost.Taken() == slots_taken(name, "whole", 0)
+    assert onhost.ClaimResult() == slots_taken(name, "whole", 0)
     assert (other := slots_taken(name, "a", 1, since=1.0).by) and ("whole", ()) == (said_by(other), other.slots)
 
 
 def test_of_many_slots_asked_for_in_the_same_moment_none_is_given_twice(name: str) -> None:
     """And as many jobs get theirs as there is room for."""
-    found: dict[str, onhost.Taken] = {}
+    found: dict[str, onhost.ClaimResult] = {}
     jobs = {f"job-{n}": n % 3 + 1 for n in range(8)}
     threads = [
         threading.Thread(target=lambda job, n: found.update({job: slots_taken(name, job, n, 8)}), args=one)

@@ -18,12 +18,12 @@ import pytest
 
 from cluster.errors import ClusterError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access, Cluster, Tunnel, load_cluster
+from cluster.inventory import ROOT, Cluster, SshSettings, Tunnel, load_cluster
 from cluster.ssh import connections, fanout, proxy
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import Way, connect_command, way_to
+from cluster.ssh.options import Route, connect_command, way_to
 from lab.record import Lab
 from tests import fake_s3
 from tests.cluster import aws_programs
@@ -145,13 +145,13 @@ def closed(mode: str, *, lends: bool = False, **more: Any) -> Cluster:
         folder=ROOT,
         shared="/shared",
         project=str(ROOT),
-        access=Access(user="root", gateway=GATEWAY, tunnel=tunnel, **more),
+        access=SshSettings(user="root", gateway=GATEWAY, tunnel=tunnel, **more),
     )
 
 
 def refusal(cluster: Cluster) -> Any:
     """Why its master cannot be reached."""
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         return reach.run(cluster.hosts, "true", limits=PATIENT)[cluster.master].failure
 
 
@@ -184,7 +184,7 @@ def test_a_cli_that_hangs_is_given_up_with_what_to_look_at(laptop: Laptop, monke
     laptop.there_is({GATEWAY: "127.0.0.1"}, hangs=True)
     monkeypatch.setattr(fanout, "_TUNNEL_S", 0.5)
     cluster = closed("eic")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         failure = reach.run(cluster.hosts, "true", limits=Limits(connect_s=0.5))[cluster.master].failure
 
     assert f"the AWS CLI led to no ssh within 0.5 s: does {GATEWAY} run, and its sshd?" == str(failure)
@@ -217,7 +217,7 @@ def test_without_credentials_nothing_waits(laptop: Laptop, monkeypatch: pytest.M
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     cluster = closed("ssm")
     behind = Host(rank=1, address="10.255.255.2", slots=1)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         failure = reach.run([behind], "true", limits=PATIENT)[behind].failure
 
     assert f"its gateway {GATEWAY}: Unable to locate credentials" in str(failure)
@@ -228,7 +228,7 @@ def test_a_worker_s_key_is_lent_before_the_gateway_passes_on(tmp_path: Path, lap
     access = closed("eic", lends=True, key=tmp_path / "50%").access
     worker = Host(rank=1, address="10.0.0.5", slots=1)
 
-    def proxy_of(way: Way) -> str:
+    def proxy_of(way: Route) -> str:
         return next(word for word in connect_command(way, 5) if word.startswith("ProxyCommand="))
 
     of_master, of_worker = proxy_of(way_to(closed("eic").master, access)), proxy_of(way_to(worker, access))
@@ -278,7 +278,7 @@ def test_the_cluster_file_says_how_the_gateway_is_reached(tmp_path: Path, text: 
 
 
 @pytest.fixture
-def lending(cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Lending]]:
+def lending(cluster: Cluster, reach: Executor, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Lending]]:
     """EC2 Instance Connect in front of the lab: sshd itself forgets a key after a minute."""
     keys, kept = "/root/.ssh/authorized_keys", "/root/.ssh/authorized_keys.kept"
     reach.run(cluster.hosts, f"cp {keys} {kept}").check()
@@ -335,14 +335,14 @@ def write_cluster(laptop: Laptop, cluster: Cluster, mode: str, ssh: Sequence[str
 
 
 def test_every_task_of_a_laptop_works_through_session_manager(
-    lab: Lab, cluster: Cluster, reach: Reach, bucket: str, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, cluster: Cluster, reach: Executor, bucket: str, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them over one session, that has time to begin; when the connections end, so does its program."""
     monkeypatch.setattr(fanout, "_TUNNEL_S", PATIENCE_S)
     write_cluster(laptop, cluster, "ssm", [f'key = "{lab.key}"'], 'public_key = "ssh-ed25519 AAAA"')
     (laptop.folder / "file").write_text("from the laptop")
 
-    with Reach(load_cluster(str(laptop.folder))) as through:
+    with Executor(load_cluster(str(laptop.folder))) as through:
         through.connect(cluster.hosts[:1], Limits(connect_s=0.01)).check()
     ran = laptop.inv("run", "--", "hostname")
     copied = laptop.inv("copy", str(laptop.folder / "file"), "/root/here/")
@@ -374,7 +374,7 @@ def test_a_key_is_lent_for_each_connection_through_the_endpoint(
     (laptop.folder / "file").write_text("from the laptop")
     every = [(f"i-0aaaaaaaaaaaaaaa{h.rank}", "root") for h in closed_one.hosts]
 
-    with Reach(closed_one) as reach:
+    with Executor(closed_one) as reach:
         first = reach.run(closed_one.hosts, "hostname", limits=PATIENT).check()
         again = reach.run(closed_one.hosts, "hostname", limits=PATIENT).check()
         assert every == sorted(lending.lent), "once for each connection, and none for those that are open"

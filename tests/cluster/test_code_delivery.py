@@ -23,11 +23,11 @@ from cluster.code.working_copy import NotBrought, Wanted, provide
 from cluster.errors import ConfigError
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs.client.client import Listing
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.client.client import JobListing
+from cluster.jobs.record import JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.setup import project
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.jobs_here import a_job
@@ -53,7 +53,7 @@ def code(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(cluster: Cluster, reach: Reach) -> Iterator[str]:
+def store(cluster: Cluster, reach: Executor) -> Iterator[str]:
     """Where each host keeps code, empty."""
     clean = f"rm -rf {OWN}/*"
     reach.run(cluster.hosts, clean).check()
@@ -61,13 +61,13 @@ def store(cluster: Cluster, reach: Reach) -> Iterator[str]:
     reach.run(cluster.hosts, clean).check()
 
 
-def said(reach: Reach, cluster: Cluster, command: str) -> str:
+def said(reach: Executor, cluster: Cluster, command: str) -> str:
     """What the master says."""
     return reach.run([cluster.master], command).check()[cluster.master].text
 
 
 @pytest.mark.promise("code")
-def test_it_arrives_whole_and_is_reused(reach: Reach, cluster: Cluster, code: Path, store: Any) -> None:
+def test_it_arrives_whole_and_is_reused(reach: Executor, cluster: Cluster, code: Path, store: Any) -> None:
     """What is there is not sent again; a change is; nobody else may read it, nothing unfinished stays."""
     first = deliver(reach, cluster, take(code))
     again = deliver(reach, cluster, take(code))
@@ -84,7 +84,7 @@ def test_it_arrives_whole_and_is_reused(reach: Reach, cluster: Cluster, code: Pa
 
 
 def test_a_job_has_it_as_it_was_sent(
-    lab: Lab, reach: Reach, cluster: Cluster, code: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, reach: Executor, cluster: Cluster, code: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes, what they come from and how they differ, in the job's folder; whatever becomes of the delivery."""
     of_master = lab.host_folder(lab.hosts[0]) / f"upper{OWN}"
@@ -113,7 +113,7 @@ def test_a_job_has_it_as_it_was_sent(
 
 
 def test_an_interrupted_delivery_leaves_nothing_half(
-    lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path
+    lab: Lab, cluster: Cluster, reach: Executor, store: Any, code: Path
 ) -> None:
     """Killed in the middle, on a slow line: no archive there, no part of one, and the next delivery is whole."""
     kept = lab.host_folder(lab.hosts[0]) / f"upper{OWN}"
@@ -122,9 +122,9 @@ def test_an_interrupted_delivery_leaves_nothing_half(
     labs.slow(lab, lab.hosts[0], mbit=16, delay_ms=None)
     script = (
         "import sys; from pathlib import Path; from cluster.inventory import load_cluster; "
-        "from cluster.ssh.fanout import Reach; from cluster.code.deliver import deliver; "
+        "from cluster.ssh.fanout import Executor; from cluster.code.deliver import deliver; "
         "from cluster.code.snapshot import take; cluster = load_cluster(sys.argv[1])\n"
-        "with Reach(cluster) as reach: deliver(reach, cluster, take(Path(sys.argv[2])))"
+        "with Executor(cluster) as reach: deliver(reach, cluster, take(Path(sys.argv[2])))"
     )
     words = [sys.executable, "-c", script, f"lab:{lab.name}", str(code)]
     with begun(words, cwd=ROOT, stderr=subprocess.PIPE) as delivering:
@@ -140,7 +140,7 @@ def test_an_interrupted_delivery_leaves_nothing_half(
 
 
 def test_code_is_broadcast_to_hosts_that_share_no_folder(
-    lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path
+    lab: Lab, cluster: Cluster, reach: Executor, store: Any, code: Path
 ) -> None:
     """The same bytes on all; sent once, and again where it is lost or damaged; a job's working copy stays its own."""
     told = deliver(reach, cluster, take(code))
@@ -167,7 +167,9 @@ def test_code_is_broadcast_to_hosts_that_share_no_folder(
     assert {f"-r-------- {told.content}.tar\na\nb\nc\n"} == {r.text for r in files.values()}
 
 
-def test_a_host_that_cannot_have_it_is_named(lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path) -> None:
+def test_a_host_that_cannot_have_it_is_named(
+    lab: Lab, cluster: Cluster, reach: Executor, store: Any, code: Path
+) -> None:
     """With its reason; the others have it all the same."""
     told = deliver(reach, cluster, take(code))
     reach.run([cluster.hosts[3]], "touch /root/jobs").check()
@@ -183,7 +185,7 @@ def test_a_host_that_cannot_have_it_is_named(lab: Lab, cluster: Cluster, reach: 
 
 @pytest.mark.promise("sync")
 def test_the_project_on_the_nodes_is_what_it_is_here(
-    cluster: Cluster, reach: Reach, store: Any, code: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, reach: Executor, store: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what differs is changed, what was brought and is gone here goes, the rest of the folder is left alone."""
     monkeypatch.setattr("cluster.project_files.ROOT", code)
@@ -214,9 +216,9 @@ def test_the_project_on_the_nodes_is_what_it_is_here(
     assert "nothing changed, all there" in synced()[0]
     (code / "lib/text").write_text("three\n")
     running = a_job("", "supervised")
-    view = JobView(job=running, status=Status(state=JobState.RUNNING), folder="", owner="", age_s=0)
+    view = JobView(job=running, status=JobStatus(state=JobState.RUNNING), folder="", owner="", age_s=0)
     monkeypatch.setattr(
-        project.Jobs, "list", lambda jobs: Listing(jobs=(view,), damaged=(), damaged_ids=(), left_out={})
+        project.JobsClient, "list", lambda jobs: JobListing(jobs=(view,), damaged=(), damaged_ids=(), left_out={})
     )
     with pytest.raises(ConfigError, match=r"supervised is supervised by the code that is there: wait, or .*--force"):
         synced()
@@ -252,7 +254,7 @@ kill -9 $$
 
 @pytest.mark.parametrize("number", [0, 2000])
 def test_ranks_run_in_one_place_whatever_the_size(
-    lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path, dlami: Inv, number: int
+    lab: Lab, cluster: Cluster, reach: Executor, store: Any, code: Path, dlami: Inv, number: int
 ) -> None:
     """It is said where; what a program writes there its next attempt finds, though the stores are lost and the
     operator's files are others by then; the second job of the same code sends nothing.

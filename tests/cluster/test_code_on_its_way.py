@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster import secret_scan
-from cluster.broadcast.copy import Copied, Outcome
+from cluster.broadcast.copy import Copied, CopyResult
 from cluster.code import git, job_code, scan_cache, snapshot, working_copy
 from cluster.code.archive import compressed, is_worth_compressing
 from cluster.code.deliver import deliver, description
@@ -192,7 +192,7 @@ def sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 sent.append(host.address)
                 if host.address != lost:
                     shutil.copy(tmp_path / "homes" / cluster.master.address / asked.src, asked.dst)
-            return Copied(tuple(Outcome(h, "it broke off" if h.address == lost else None) for h in group))
+            return Copied(tuple(CopyResult(h, "it broke off" if h.address == lost else None) for h in group))
 
         monkeypatch.setattr(working_copy, "copy", copies)
         sent.clear()
@@ -419,7 +419,7 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(project, "provide", brings)
         monkeypatch.setattr(project, "deliver", lambda *_: type("D", (), {"archive": "x"}))
         monkeypatch.setattr(project, "remember", lambda cluster, text, hosts: state.failed.extend(hosts))
-        monkeypatch.setattr(project, "Jobs", lambda *_: type("J", (), {"list": lambda self: state.jobs()})())
+        monkeypatch.setattr(project, "JobsClient", lambda *_: type("J", (), {"list": lambda self: state.jobs()})())
         state.failed.clear()
         return project.sync(cluster_of(tmp_path, A, B, C), None, **{"dry_run": False, "force": False, **options})
 

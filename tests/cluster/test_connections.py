@@ -17,19 +17,12 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access, Cluster
+from cluster.inventory import ROOT, Cluster, SshSettings
 from cluster.ssh import connections, mux
 from cluster.ssh.failure import Reason, failure_to_connect, is_transient
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import (
-    Way,
-    agent_command,
-    connect_command,
-    options,
-    sockets_folder,
-    way_to,
-)
+from cluster.ssh.options import Route, agent_command, connect_command, options, sockets_folder, way_to
 from lab import lab as labs
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
@@ -39,17 +32,17 @@ def sockets(cluster: Cluster) -> Any:
     return [way_to(h, cluster.access).socket for h in cluster.hosts]
 
 
-def sshds(reach: Reach, host: Any) -> set[str]:
+def sshds(reach: Executor, host: Any) -> set[str]:
     """Processes of connections that sshd holds on a host; those of other tests may end at any time."""
     found = reach.run([host], "ps -e -o pid=,args= | grep -E '^ *[0-9]+ sshd: root'").check()[host].text
     return {line.split()[0] for line in found.splitlines()}
 
 
-def test_a_second_fan_out_makes_no_connection(cluster: Cluster, reach: Reach) -> None:
+def test_a_second_fan_out_makes_no_connection(cluster: Cluster, reach: Executor) -> None:
     """Neither in this process nor in another one."""
     reach.run(cluster.hosts, "true").check()
     before = sshds(reach, cluster.master)
-    with Reach(cluster) as another:
+    with Executor(cluster) as another:
         another.run(cluster.hosts, "true").check()
     subprocess.run(
         [sys.executable, "-m", "invoke", "run", "--", "true"],
@@ -72,7 +65,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: 
         sockets_folder()
 
 
-def test_a_connection_that_died_unnoticed_is_made_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_connection_that_died_unnoticed_is_made_again(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """The host was rebooted between two tasks: the socket is there, the host knows nothing of it."""
     host, victim = cluster.hosts[1], lab.hosts[1]
     reach.run([host], "true").check()
@@ -82,7 +75,7 @@ def test_a_connection_that_died_unnoticed_is_made_again(lab: Lab, cluster: Clust
     assert f"{lab.name}-1\n" == reach.run([host], "hostname", limits=Limits(connect_s=60)).check()[host].text
 
 
-def test_an_ssh_that_was_killed_is_replaced(cluster: Cluster, reach: Reach) -> None:
+def test_an_ssh_that_was_killed_is_replaced(cluster: Cluster, reach: Executor) -> None:
     """Its socket stays behind and must not be in the way."""
     host = cluster.hosts[2]
     reach.run([host], "true").check()
@@ -122,11 +115,11 @@ def test_a_gateway_leads_to_the_others(cluster: Cluster) -> None:
         folder=ROOT,
         shared="/shared",
         project=str(ROOT),
-        access=Access(
+        access=SshSettings(
             user="root", key=cluster.access.key, known_hosts=cluster.access.known_hosts, gateway=cluster.master.address
         ),
     )
-    with Reach(behind) as reach:
+    with Executor(behind) as reach:
         answers = reach.run(cluster.hosts, "hostname; echo $SSH_CONNECTION | cut -d' ' -f1").check()
 
     assert [f"{cluster.name}-{n}" for n in range(4)] == [r.text.split()[0] for r in answers.values()]
@@ -143,14 +136,14 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab: Lab, cluster: Cluster
         folder=ROOT,
         shared="/shared",
         project=str(ROOT),
-        access=Access(
+        access=SshSettings(
             user="root",
             key=cluster.access.key,
             known_hosts=cluster.access.known_hosts,
             gateway=cluster.hosts[3].address,
         ),
     )
-    with Reach(behind) as reach:
+    with Executor(behind) as reach:
         results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=20))
 
     down = (Reason.NO_ROUTE, Reason.NO_SSH_IN_TIME)
@@ -158,7 +151,7 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab: Lab, cluster: Cluster
     assert all(r.problem.startswith(f"its gateway {cluster.hosts[3].address}: no ") for r in results.values())
 
 
-def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """MaxSessions 1 of its sshd: the second command waits for the first one's end."""
     host = cluster.hosts[1]
     reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 1/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
@@ -196,9 +189,9 @@ def test_a_host_that_turned_us_away_is_told_of_as_that(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.9", 0)) as door:
         threading.Thread(target=turn_away, args=(door,), daemon=True).start()
         host = Host(rank=0, address=door.getsockname()[0], slots=1)
-        access = Access(port=door.getsockname()[1], known_hosts=tmp_path / "known")
+        access = SshSettings(port=door.getsockname()[1], known_hosts=tmp_path / "known")
         here = Cluster(name="here", hosts=(host,), folder=tmp_path, shared="", project="", access=access)
-        with Reach(here) as reach:
+        with Executor(here) as reach:
             result = reach.run([host], "true", limits=Limits(connect_s=5))[host]
         door.shutdown(socket.SHUT_RDWR)
 
@@ -214,7 +207,7 @@ def test_a_connection_that_refuses_a_session_serves_those_that_it_has(
     """It is closed only where it answers nothing at all; one more session is not answered in either case."""
     host = Host(rank=0, address="127.0.0.9", slots=1)
     here = Cluster(
-        name="here", hosts=(host,), folder=tmp_path, shared="", project="", access=Access(key=tmp_path / "key")
+        name="here", hosts=(host,), folder=tmp_path, shared="", project="", access=SshSettings(key=tmp_path / "key")
     )
     path = way_to(host, here.access).socket
     path.parent.mkdir(mode=0o700, parents=True)
@@ -239,7 +232,7 @@ def test_a_connection_that_refuses_a_session_serves_those_that_it_has(
         door.bind(str(path))
         door.listen()
         threading.Thread(target=serve, args=(door,), daemon=True).start()
-        with Reach(here) as reach:
+        with Executor(here) as reach:
             result = reach.run([host], "true", limits=Limits(connect_s=2))[host]
         is_there = path.exists()
         door.shutdown(socket.SHUT_RDWR)
@@ -296,7 +289,7 @@ def test_messages_are_taken_out_whole() -> None:
 )
 def test_ssh_s_complaints_are_told_apart(said: Any, reason: Any, message: Any) -> None:
     """A reason for the code, and for the reader what it means and what to do."""
-    failure = failure_to_connect(said, Access(user="ubuntu"), 5)
+    failure = failure_to_connect(said, SshSettings(user="ubuntu"), 5)
 
     assert reason is failure.reason
     assert message in str(failure)
@@ -305,7 +298,7 @@ def test_ssh_s_complaints_are_told_apart(said: Any, reason: Any, message: Any) -
 
 def test_a_key_that_is_not_there_is_not_called_refused(tmp_path: Path) -> None:
     """`[ssh] key` names a file that is missing: nothing was shown to the host."""
-    said = str(failure_to_connect("Permission denied (publickey).", Access(key=tmp_path / "no-key"), 5))
+    said = str(failure_to_connect("Permission denied (publickey).", SshSettings(key=tmp_path / "no-key"), 5))
 
     assert f"[ssh] key in cluster.toml names {tmp_path / 'no-key'}, which is not there" in said
     assert "refused" not in said
@@ -322,8 +315,8 @@ def given_to_ssh(words: Any) -> Any:
 
 def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path: Path) -> None:
     """A host that was taken over gets neither our keys nor a second try under another name."""
-    access = Access(user="ubuntu", port=2222, key=tmp_path / "it's a key", known_hosts=tmp_path / "known")
-    way = Way("10.0.0.1", access)
+    access = SshSettings(user="ubuntu", port=2222, key=tmp_path / "it's a key", known_hosts=tmp_path / "known")
+    way = Route("10.0.0.1", access)
     for words in (options(access), connect_command(way, 5), agent_command(way)):
         given = given_to_ssh(words)
         assert ("no", "no", "yes") == (given["ForwardAgent"], given["ForwardX11"], given["ClearAllForwardings"])

@@ -16,11 +16,11 @@ import pytest
 
 from cluster.broadcast.copy import copy, transfer
 from cluster.broadcast.onhost import parts
-from cluster.broadcast.onhost.file_tree import Entry, listed, missing, scan
+from cluster.broadcast.onhost.file_tree import FileEntry, listed, missing, scan
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import capture
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from lab import lab as labs
 from lab.record import Lab
@@ -33,7 +33,7 @@ LOOK = (
 
 
 @pytest.fixture
-def source(reach: Reach, cluster: Cluster) -> Iterator[Any]:
+def source(reach: Executor, cluster: Cluster) -> Iterator[Any]:
     """A folder on the master with everything that makes copying hard, gone after the test."""
     script = r"""rm -rf /root/src; mkdir -p /root/src/sub/deep /root/src/empty && cd /root/src
 head -c 3000000 /dev/urandom >big; : >none; echo x >"sub/a 'b\" \$c"; printf x >"sub/new
@@ -45,7 +45,7 @@ chown 1234:2345 none; touch -d @1000000000.123456789 big sub; truncate -s 5M spa
 
 
 @pytest.mark.promise("copy")
-def test_everything_arrives_as_it_was(reach: Reach, cluster: Cluster, source: Any) -> None:
+def test_everything_arrives_as_it_was(reach: Executor, cluster: Cluster, source: Any) -> None:
     """Names with quotes, newlines and bytes that are no text; owner, mode, time to the nanosecond; links; holes."""
     done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
 
@@ -64,18 +64,18 @@ def test_everything_arrives_as_it_was(reach: Reach, cluster: Cluster, source: An
 
 
 def test_a_copy_that_says_more_than_memory_holds_has_its_outcome(
-    reach: Reach, cluster: Cluster, source: Any, monkeypatch: pytest.MonkeyPatch
+    reach: Executor, cluster: Cluster, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day's progress goes to the disk, and how it went is said last."""
     monkeypatch.setattr(capture, "HEAD_BYTES", 1)
-    monkeypatch.setattr(capture.Memory.__init__, "__defaults__", (1, 1))
+    monkeypatch.setattr(capture.MemoryBudget.__init__, "__defaults__", (1, 1))
     done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
 
     assert [None] * len(cluster.hosts) == [o.error for o in done.outcomes]
     assert {6} == {o.files for o in done.outcomes}
 
 
-def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, cluster: Cluster, source: Any) -> None:
+def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Executor, cluster: Cluster, source: Any) -> None:
     """Nobody who lists the processes of a host learns it; TLS brings the same files."""
     spying = threading.Event()
     seen = []
@@ -110,7 +110,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, clu
 
 
 @pytest.fixture
-def large(lab: Lab, cluster: Cluster, reach: Reach) -> Iterator[Any]:
+def large(lab: Lab, cluster: Cluster, reach: Executor) -> Iterator[Any]:
     """A file of 40 MB on the master, and links on which it takes seconds."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
@@ -140,7 +140,9 @@ def striking(lab: Lab, victim: Any, strike: Any) -> Iterator[Any]:
     thread.join(PATIENCE_S)
 
 
-def test_a_host_that_dies_in_the_middle_is_routed_around(lab: Lab, cluster: Cluster, reach: Reach, large: Any) -> None:
+def test_a_host_that_dies_in_the_middle_is_routed_around(
+    lab: Lab, cluster: Cluster, reach: Executor, large: Any
+) -> None:
     """The hosts after it get everything, it is named, and a second run sends only to it, and only what it has not."""
     asked = transfer(large, "/root/copy", silence_s=8)
     with striking(lab, lab.hosts[1], labs.crash):
@@ -158,7 +160,7 @@ def test_a_host_that_dies_in_the_middle_is_routed_around(lab: Lab, cluster: Clus
     assert "f\n" == reach.run([cluster.hosts[1]], "ls -A /root/copy")[cluster.hosts[1]].text
 
 
-def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, reach: Reach, large: Any) -> None:
+def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, reach: Executor, large: Any) -> None:
     """Packets vanish: after the silence limit the host before it goes on with the next. What it has got it keeps."""
     odd = cluster.hosts[2]
     with striking(lab, lab.hosts[2], labs.cut):
@@ -180,7 +182,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, re
 
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
 def test_nobody_waits_for_a_master_whose_part_was_ended(
-    lab: Lab, cluster: Cluster, reach: Reach, large: Any, number: str
+    lab: Lab, cluster: Cluster, reach: Executor, large: Any, number: str
 ) -> None:
     """It is said at once, in words; the other hosts' parts are ended instead of waiting for who never comes."""
 
@@ -195,14 +197,14 @@ def test_nobody_waits_for_a_master_whose_part_was_ended(
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
 
 
-def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """No relay and no unfinished file on any host."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=30, delay_ms=None)
     script = (
-        "import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Reach; "
-        "from cluster.broadcast.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
+        "import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Executor; "
+        "from cluster.broadcast.copy import copy, transfer; c = load_cluster(); r = Executor(c); "
         "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))"
     )
     running = subprocess.Popen(
@@ -224,7 +226,7 @@ def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None
 
 @pytest.mark.promise("copy")
 def test_inv_copy_from_outside_goes_to_the_master_once(
-    inv: Inv, cluster: Cluster, reach: Reach, tmp_path: Path
+    inv: Inv, cluster: Cluster, reach: Executor, tmp_path: Path
 ) -> None:
     """This machine is no host of the lab: the file is taken to the master, and from there to the others."""
     hard = 'two words, it\'s "more" $HOME;\n* `line`'
@@ -240,7 +242,7 @@ def test_inv_copy_from_outside_goes_to_the_master_once(
     reach.run(cluster.hosts, "rm -rf /root/copy").check()
 
 
-def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach: Reach, source: Any) -> None:
+def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach: Executor, source: Any) -> None:
     """--dry-run and --delete: shown, asked for, done; excluded names are nobody's surplus."""
     copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
     reach.run(
@@ -279,7 +281,7 @@ def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path: Path)
     one, other = parts.Need({1, 2}, {1: [(10, "a")]}), parts.Need({1, 3}, {1: [(20, "b")], 3: [(5, "c")]})
     bare = parts.Need({1}, {})
     (tmp_path / "f").write_bytes(bytes(30))
-    entry = Entry("f", "f", 0, 0, 0, 0, 30)
+    entry = FileEntry("f", "f", 0, 0, 0, 0, 30)
     true = [(at, hashlib.sha256(bytes(at)).hexdigest()) for at in (10, 20)]
 
     assert parts.Need({1, 2, 3}, {1: [(10, "a"), (20, "b")], 3: [(5, "c")]}) == one.merged(other) == other.merged(one)

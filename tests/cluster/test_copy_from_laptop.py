@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, silenced
@@ -36,7 +36,7 @@ class Seat:
         )
 
     def run(self, hosts: Any, command: Any) -> Any:
-        with Reach(self.cluster) as reach:
+        with Executor(self.cluster) as reach:
             return reach.run(hosts, command, limits=Limits(connect_s=60)).check()
 
     def looks(self) -> Any:

@@ -14,15 +14,15 @@ import pytest
 
 from cluster.broadcast import copy as copying
 from cluster.broadcast import task
-from cluster.broadcast.copy import Copied, Outcome, copy, transfer
+from cluster.broadcast.copy import Copied, CopyResult, copy, transfer
 from cluster.broadcast.onhost import file_tree, relay, store
-from cluster.broadcast.onhost.file_tree import Entry, scan
-from cluster.broadcast.onhost.store import CHUNK, Store, Stream
+from cluster.broadcast.onhost.file_tree import FileEntry, scan
+from cluster.broadcast.onhost.store import CHUNK, CopyStore, Stream
 from cluster.broadcast.to_master import listed, place_problem
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost.partial_file import is_part, open_part, part_of
 from tests.conftest import PATIENCE_S
 
@@ -125,10 +125,10 @@ def test_a_copy_goes_on_where_each_host_has_a_beginning(top: Path) -> None:
     assert [data] * 3 == [(top / f"{n}/copy/sub/large").read_bytes() for n in range(3)]
 
 
-def stored(top: Path, sizes: list[int], wanted: set[int] | None = None) -> tuple[Store, Stream]:
-    entries = [Entry(f"f{n}", "f", 0o600, os.getuid(), os.getgid(), 5, size) for n, size in enumerate(sizes)]
+def stored(top: Path, sizes: list[int], wanted: set[int] | None = None) -> tuple[CopyStore, Stream]:
+    entries = [FileEntry(f"f{n}", "f", 0o600, os.getuid(), os.getgid(), 5, size) for n, size in enumerate(sizes)]
     stream = Stream(entries, range(len(sizes)))
-    return Store(stream, str(top), set(range(len(sizes))) if wanted is None else wanted), stream
+    return CopyStore(stream, str(top), set(range(len(sizes))) if wanted is None else wanted), stream
 
 
 def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
@@ -170,7 +170,11 @@ def test_a_file_takes_the_place_of_a_link_and_never_of_a_folder(tmp_path: Path) 
 
 def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
     """Those above the copy too, each for its owner alone until it is whole; a link to a folder is none."""
-    entries = [Entry("", "d", 0o755, 0, 0, 0), Entry("sub", "d", 0o755, 0, 0, 0), Entry("f", "f", 0, 0, 0, 0)]
+    entries = [
+        FileEntry("", "d", 0o755, 0, 0, 0),
+        FileEntry("sub", "d", 0o755, 0, 0, 0),
+        FileEntry("f", "f", 0, 0, 0, 0),
+    ]
     folder = tmp_path / "above/copy"
     store.make_folders(entries, str(folder))
     store.make_folders(entries, str(folder))
@@ -231,11 +235,11 @@ def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "link").symlink_to("dst")
-    entries = [Entry("", "d", 0, 0, 0, 0), Entry("e", "f", 0, 0, 0, 0)]
+    entries = [FileEntry("", "d", 0, 0, 0, 0), FileEntry("e", "f", 0, 0, 0, 0)]
 
     assert ["a/b/c", "a/b", "a/d", "a"] == file_tree.surplus(entries, str(tmp_path / "dst"))
     assert [[], [], []] == [file_tree.surplus([], str(tmp_path / n)) for n in ("link", "none", "dst/e")]
-    assert [0] == file_tree.missing([Entry("dst", "f", 0, 0, 0, 0)], str(tmp_path)), "a folder is no such file"
+    assert [0] == file_tree.missing([FileEntry("dst", "f", 0, 0, 0, 0)], str(tmp_path)), "a folder is no such file"
 
 
 def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
@@ -258,14 +262,14 @@ def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
 # How it went ---------------------------------------------------------------------------------------------------------
 
 
-def outcome(n: int, error: str | None = None, **more: Any) -> Outcome:
-    return Outcome(CHAIN[n], error, **more)
+def outcome(n: int, error: str | None = None, **more: Any) -> CopyResult:
+    return CopyResult(CHAIN[n], error, **more)
 
 
 def test_a_copy_to_this_machine_alone(here: Cluster, top: Path) -> None:
     """It is the master and has its copy; to its own source nothing goes, and what is not there is the master's error."""
     src, dst = str(top / "src"), str(top / "copy")
-    with Reach(here) as reach:
+    with Executor(here) as reach:
         done = copy(reach, here, here.hosts, transfer(src, dst, excludes=("link",)))
         none = copy(reach, here, here.hosts, transfer(src, src))
         with pytest.raises(ClusterError, match=f"the master localhost: {dst}/none: no such file or folder"):
@@ -405,7 +409,7 @@ def test_a_copy_that_no_host_has_room_for_is_refused_before_it_is_read() -> None
     full, well = "no room in /: 9 bytes to come, 3 free", None
 
     def refused(*errors: str | None) -> bool:
-        outcomes = tuple(Outcome(h, e) for h, e in zip((master, worker), errors, strict=True))
+        outcomes = tuple(CopyResult(h, e) for h, e in zip((master, worker), errors, strict=True))
         try:
             task._refuse_hopeless(Copied(outcomes), master)
         except ClusterError as e:

@@ -19,12 +19,12 @@ from cluster.broadcast import copy as copying
 from cluster.broadcast.copy import copy, lines, transfer
 from cluster.broadcast.onhost import file_tree, pipeline, protocol, relay, target
 from cluster.broadcast.onhost.errors import Changed, Over, WireError
-from cluster.broadcast.onhost.file_tree import Entry, scan
+from cluster.broadcast.onhost.file_tree import FileEntry, scan
 from cluster.broadcast.onhost.pipeline import Flow
-from cluster.broadcast.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
+from cluster.broadcast.onhost.store import CHUNK, CopySource, CopyStore, Stream, make_folders, settle
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from lab import lab as labs
 from lab.record import Lab
@@ -41,7 +41,7 @@ def stream_of(folder: Any) -> Any:
 )
 def test_no_chunk_makes_a_host_write_many_files(sizes: Any) -> None:
     """However small they are: nobody waits for a host while it makes a thousand, and every byte comes once."""
-    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
+    stream = Stream([FileEntry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
     chunks = [list(stream.parts(n)) for n in range(stream.num_chunks)]
 
     assert sum(sizes) == sum(length for chunk in chunks for *_, length in chunk)
@@ -73,7 +73,7 @@ def test_a_folder_of_any_names_is_the_same_after_its_stream(
             continue
     stream, entries = stream_of(source)
     make_folders(entries, str(top / "dst"))
-    store, reader = Store(stream, str(top / "dst"), set(range(len(entries)))), Source(stream, str(source))
+    store, reader = CopyStore(stream, str(top / "dst"), set(range(len(entries)))), CopySource(stream, str(source))
     for n in range(stream.num_chunks):
         store.write(n, reader.read(n))
     settle(entries, str(top / "dst"))
@@ -106,7 +106,7 @@ def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path: Path, chang
     """Before its last byte is given to anybody, so that nobody gives it its name."""
     (tmp_path / "f").write_bytes(bytes(3 * CHUNK))
     stream, _ = stream_of(tmp_path)
-    reader = Source(stream, str(tmp_path))
+    reader = CopySource(stream, str(tmp_path))
     reader.read(0)
     change(tmp_path / "f")
     with pytest.raises(Changed, match="f: changed while it was copied: copy again"):
@@ -119,7 +119,7 @@ def test_the_head_sends_no_chunk_in_two_versions(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(10))
     stream, _ = stream_of(tmp_path)
     head = Flow(bytes(32), is_head=True)
-    head.begin(stream, Source(stream, str(tmp_path)), {}, is_whole=True)
+    head.begin(stream, CopySource(stream, str(tmp_path)), {}, is_whole=True)
     data, digest = head.chunk(0)
 
     assert head.check(0, data) == digest
@@ -127,7 +127,7 @@ def test_the_head_sends_no_chunk_in_two_versions(tmp_path: Path) -> None:
         head.check(0, b"another   ")
 
 
-def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """No host gives a mixture its name, all say why, and the next copy is whole."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/zero | tr '\\0' a >/root/src/f").check()
     for host in lab.hosts[1:]:
@@ -160,7 +160,7 @@ def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab: Lab, clu
     assert 1 == len(sums.groups())
 
 
-def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach: Reach) -> None:
+def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach: Executor) -> None:
     """The others say with whom, have it, and nobody is called a failure; one that has a folder of its own writes too."""
     reach.run(
         [cluster.master], "mkdir -p /root/src/sub && seq 50 | while read n; do echo $n >/root/src/sub/$n; done"
@@ -184,7 +184,7 @@ def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach
 
 
 @pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
-def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Reach, encrypt: Any) -> None:
+def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Executor, encrypt: Any) -> None:
     """Every packet of the lab is looked at: without --encrypt the contents are found in them, with it they are not."""
     marker = os.urandom(16).hex().encode()
     reach.run([cluster.master], f"mkdir -p /root/src && yes {marker.decode()} | head -c 400000 >/root/src/f").check()
@@ -315,8 +315,8 @@ def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.
     monkeypatch.setattr(pipeline, "BEAT_S", 0.2)
     monkeypatch.setattr(relay, "BEAT_S", 0.2)
     monkeypatch.setattr(file_tree, "listed", slow(file_tree.listed))
-    monkeypatch.setattr(target.Target, "prepare", slow(target.Target.prepare))
-    monkeypatch.setattr(target.Target, "settle", slow(target.Target.settle))
+    monkeypatch.setattr(target.CopyTarget, "prepare", slow(target.CopyTarget.prepare))
+    monkeypatch.setattr(target.CopyTarget, "settle", slow(target.CopyTarget.settle))
     chain = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
     wanted = transfer(str(tmp_path / "src"), str(tmp_path / "dst"), silence_s=silence_s, patience_s=20.0)
     spec = copying._spec(wanted, chain, head_keeps=False, plan=False)
@@ -382,7 +382,7 @@ def test_the_mark_of_a_killed_relay_goes_with_the_next_copy(tmp_path: Path) -> N
         killed.kill()
         killed.wait()
         assert {*both, other} == set(tmp_path.glob(".copy-*"))
-        target.Target(copying._spec(wanted, chain, head_keeps=False, plan=False), 1).prepare([])
+        target.CopyTarget(copying._spec(wanted, chain, head_keeps=False, plan=False), 1).prepare([])
         left = set(tmp_path.glob(".copy-*")) & {*both, other}
         assert {other} < left
         assert 2 == len(left)
@@ -416,7 +416,7 @@ def test_a_folder_that_something_left_out_is_in_stays(mirror: tuple[Path, dict[s
     shown = file_tree.surplus(entries, spec["dst"], spec["excludes"])
     (top / "dst/old/late").touch()
     (top / "dst/old/file").unlink()
-    copied = target.Target({**spec, "delete": {"127.0.0.1": shown}}, 0)
+    copied = target.CopyTarget({**spec, "delete": {"127.0.0.1": shown}}, 0)
     copied.prepare(entries)
     copied.settle()
 
@@ -432,7 +432,7 @@ def test_what_cannot_be_removed_leaves_links_and_modes_as_they_are_in_the_source
     """The host is told of it, and has everything all the same."""
     top, spec = mirror
     entries, _ = scan(spec["src"])
-    copied = target.Target({**spec, "delete": {"127.0.0.1": ["old/file/below"]}}, 0)
+    copied = target.CopyTarget({**spec, "delete": {"127.0.0.1": ["old/file/below"]}}, 0)
     copied.prepare(entries)
     with pytest.raises(NotADirectoryError):
         copied.settle()

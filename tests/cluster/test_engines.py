@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hosts import Host
-from cluster.packages.interpreter import Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest
 from cluster.packages.ready import ready
 from tests.conftest import PATIENCE_S
 from tests.processes import begun
@@ -112,7 +112,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.long
 def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None:
     """mpirun is outside; variables, folders, exit codes and SIGUSR1 pass, and nothing of a container is left."""
-    found = ready(Wanted(kind=Kind.CONTAINER, what=IMAGE), None, HERE, str(shared), say=quiet)
+    found = ready(EnvironmentRequest(kind=EnvironmentKind.CONTAINER, what=IMAGE), None, HERE, str(shared), say=quiet)
     assert ({}, engine) == (found.lacking, found.interpreter.prefix[4])
     prefix = found.interpreter.prefix
     ranks = subprocess.run(
@@ -185,7 +185,9 @@ def test_ranks_below_apptainer_by_its_own_options(apptainer: None, shared: Path,
         image = str(shared / "it.sif")
         Path(image).write_text("")
     for _ in range(2):
-        found = ready(Wanted(kind=Kind.CONTAINER, what=image), None, HERE, str(shared), say=quiet)
+        found = ready(
+            EnvironmentRequest(kind=EnvironmentKind.CONTAINER, what=image), None, HERE, str(shared), say=quiet
+        )
         assert {} == found.lacking
         said = subprocess.run(
             [*found.interpreter.prefix, "sh", "-c", 'echo "$0 $(pwd)"; exit 3', "it"], capture_output=True, text=True

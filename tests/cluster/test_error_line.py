@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access
+from cluster.inventory import ROOT, SshSettings
 from cluster.ssh.failure import failure_to_connect
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.result import Result
@@ -99,7 +99,7 @@ def test_where_errors_are_shown_it_is_that_line() -> None:
     host = Host(rank=0, address="a", slots=1)
     assert f"exited 18   | {line}" == Result(host=host, exit_code=18, stderr=said.encode(), seconds=0.1).problem
     said, line = SAID["ssh on a Mac's settings"]
-    assert f"no ssh session: {line}" == str(failure_to_connect(said, Access(), 1.0))
+    assert f"no ssh session: {line}" == str(failure_to_connect(said, SshSettings(), 1.0))
 
 
 def test_no_error_is_shown_by_its_last_line() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.jobs.record import JobPaths
 from cluster.jobs.supervisor.exit_state import Kept, has_finished, kept, shows_progress, what_was_saved
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from tests.cluster.jobs_here import a_job
 
 RESNET = "[1,0]<stdout>:Finished in 9.512\n"
@@ -56,21 +56,26 @@ def test_saved_is_said_of_what_was(console: Any, is_newer: Any, expected: Any) -
 @pytest.mark.parametrize(
     ("before", "after", "what", "expected"),
     [
-        ([], [], Ending.HOST, False),
-        ([], ["last"], Ending.RANK_SIGNAL, True),
-        (["step-9.npz"], ["step-9.npz", "step-10.npz"], Ending.RANK_SIGNAL, True),
-        (["step-9.npz", "step-10.npz"], ["step-10.npz"], Ending.HOST, False),
-        (["step-10.npz"], ["step-10.npz", "best.json"], Ending.HANG, True),
-        (["step-10.npz"], ["step-10.npz", ".step-20.npz", "step-20.tmp"], Ending.HOST, False),
-        (["epoch-5"], ["epoch-1", "epoch-2"], Ending.RANK_SIGNAL, False),  # from the beginning, the older ones removed
-        (["last"], ["last again"], Ending.RANK_SIGNAL, False),
-        (["last"], ["last again"], Ending.HANG, False),
-        (["last"], ["last again"], Ending.HOST, True),
-        (["last"], ["last again"], Ending.NOTICE, True),
+        ([], [], FailureKind.HOST, False),
+        ([], ["last"], FailureKind.RANK_SIGNAL, True),
+        (["step-9.npz"], ["step-9.npz", "step-10.npz"], FailureKind.RANK_SIGNAL, True),
+        (["step-9.npz", "step-10.npz"], ["step-10.npz"], FailureKind.HOST, False),
+        (["step-10.npz"], ["step-10.npz", "best.json"], FailureKind.HANG, True),
+        (["step-10.npz"], ["step-10.npz", ".step-20.npz", "step-20.tmp"], FailureKind.HOST, False),
+        (
+            ["epoch-5"],
+            ["epoch-1", "epoch-2"],
+            FailureKind.RANK_SIGNAL,
+            False,
+        ),  # from the beginning, the older ones removed
+        (["last"], ["last again"], FailureKind.RANK_SIGNAL, False),
+        (["last"], ["last again"], FailureKind.HANG, False),
+        (["last"], ["last again"], FailureKind.HOST, True),
+        (["last"], ["last again"], FailureKind.NOTICE, True),
     ],
 )
 def test_new_checkpoints_show_progress(
-    tmp_path: Path, before: list[str], after: list[str], what: Ending, expected: bool
+    tmp_path: Path, before: list[str], after: list[str], what: FailureKind, expected: bool
 ) -> None:
     """By their names and numbers; one that is written anew only where the program was not what ended."""
     paths, clock = JobPaths(tmp_path), [10**9]

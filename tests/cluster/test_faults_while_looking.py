@@ -21,11 +21,11 @@ import pytest
 from cluster.files import write_json
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.process import ProcessId
-from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record import JobPaths, JobStatus
 from cluster.jobs.record_lease import take_lease
 from cluster.jobs.state import JobState
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.garbage import garbage_for_python
@@ -63,7 +63,7 @@ def long_night(lab: Lab) -> Iterator[JobPaths]:
 
 
 def test_whoever_looks_sees_past_hosts_that_are_dead_or_talk_garbage(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, long_night: JobPaths
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, long_night: JobPaths
 ) -> None:
     """Workers' troubles, lines of 10 MB and ten attempts keep nothing from being shown, in its whole length."""
     name = long_night.folder.name
@@ -87,7 +87,7 @@ def test_whoever_looks_sees_past_hosts_that_are_dead_or_talk_garbage(
 
 
 def test_a_master_that_answers_with_garbage_is_named(
-    cluster: Cluster, reach: Reach, long_night: JobPaths, tmp_path: Path
+    cluster: Cluster, reach: Executor, long_night: JobPaths, tmp_path: Path
 ) -> None:
     """In a sentence, by every task that looks."""
     script = "#!/bin/sh\necho 'garbage { [ 7'\n"
@@ -114,12 +114,12 @@ def test_a_master_that_answers_with_garbage_is_named(
 
 
 @contextlib.contextmanager
-def going(paths: JobPaths, cluster: Cluster, reach: Reach) -> Iterator[None]:
+def going(paths: JobPaths, cluster: Cluster, reach: Executor) -> Iterator[None]:
     """The job goes on, as far as its lease tells, which a process elsewhere keeps renewed."""
     holder, over = ProcessId(host="elsewhere", pid=1, started=1, boot="another"), threading.Event()
     before = json.loads(paths.status.read_text())
     now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    status = Status(state=JobState.RUNNING, attempt=ATTEMPTS, supervisor=holder, started=now)
+    status = JobStatus(state=JobState.RUNNING, attempt=ATTEMPTS, supervisor=holder, started=now)
 
     def renew() -> None:
         while not over.wait(1):
@@ -172,7 +172,7 @@ class Said:
 
 
 def test_a_connection_that_is_lost_while_one_follows(
-    lab: Lab, cluster: Cluster, reach: Reach, long_night: JobPaths
+    lab: Lab, cluster: Cluster, reach: Executor, long_night: JobPaths
 ) -> None:
     """`jobs.watch` and `jobs.logs -f` go on over a new one, and nothing is printed twice."""
     name = long_night.folder.name

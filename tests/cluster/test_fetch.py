@@ -10,7 +10,7 @@ from cluster.broadcast.fetch import PARTIAL, Fetched, _why, lines
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from tests.cluster.jobs_here import HERE
 from tests.conftest import Inv
 
@@ -24,12 +24,12 @@ SUMS = "cd {} && find . -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum"
 def here(cluster: Cluster, folder: Path) -> str:
     """Names and checksums of what is in a folder of this machine."""
     local = Cluster(name="here", hosts=(HERE,), folder=folder, shared=str(folder), project="/p")
-    with Reach(local) as reach:
+    with Executor(local) as reach:
         return reach.run([HERE], SUMS.format(f"'{folder}'")).check()[HERE].text
 
 
 @pytest.fixture
-def filled(cluster: Cluster, reach: Reach) -> list[str]:
+def filled(cluster: Cluster, reach: Executor) -> list[str]:
     """Names and checksums of the folder /root/fetched, which is another one on every host."""
     reach.run(cluster.hosts, FILL).check()
     return [r.text for r in reach.run(cluster.hosts, SUMS.format("/root/fetched")).check().values()]
@@ -58,7 +58,7 @@ def test_a_folder_of_the_master_comes_whole_and_is_compared_by_checksum(
 
 
 def test_an_interrupted_fetch_goes_on(
-    inv: Inv, cluster: Cluster, filled: list[str], tmp_path: Path, reach: Reach
+    inv: Inv, cluster: Cluster, filled: list[str], tmp_path: Path, reach: Executor
 ) -> None:
     """From what came: the part of a file that is under another name until it is whole."""
     whole = reach.run([cluster.master], "cat '/root/fetched/a b/deep/large'").check()[cluster.master].stdout

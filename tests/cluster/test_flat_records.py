@@ -17,12 +17,12 @@ from cluster.jobs.master.stop import stop
 from cluster.jobs.occupancy import queue
 from cluster.jobs.process import this_process
 from cluster.jobs.program import Program
-from cluster.jobs.record import JobPaths, Status, read_job, write_job
+from cluster.jobs.record import JobPaths, JobStatus, read_job, write_job
 from cluster.jobs.record_lease import take_lease
 from cluster.jobs.records import find, read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
-from cluster.packages.interpreter import Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest
 
 RECORDED = Path(__file__).parent / "flat_records"
 TRAINER, QUEUED = RECORDED / "flat-trainer.json", RECORDED / "flat-program-queued.json"
@@ -38,7 +38,7 @@ def recorded(tmp_path: Path, file: Path, state: JobState) -> JobPaths:
     paths.job.write_text(file.read_text())
     paths.console(raw["attempt"]).write_text("[1,0]<stdout>: step 7\n")
     take_lease(paths, raw["attempt"], dataclasses.replace(this_process(), started=1))
-    write_status(paths, Status(state=state, attempt=raw["attempt"]))
+    write_status(paths, JobStatus(state=state, attempt=raw["attempt"]))
     return paths
 
 
@@ -79,14 +79,17 @@ def test_a_queued_program_s_flat_record_waits_is_stopped_and_resumed(tmp_path: P
     job = read_job(paths)
     assert (True, 3) == (job.waits_for_hosts, job.ticket)
     assert [(job.id, (1, 1), 2)] == [
-        (w.job, tuple(h.slots for h in w.hosts), w.np) for w in queue([(job, Status(state=JobState.QUEUED))])
+        (w.job, tuple(h.slots for h in w.hosts), w.np) for w in queue([(job, JobStatus(state=JobState.QUEUED))])
     ]
     assert JobState.STOPPED is stop(paths).state
 
     spec = next_attempt(view(paths), CLUSTER, None, None)
     assert Program(words=("python", "train.py", "--lr", "0.1"), per="node") == spec.program
     assert ("ab" * 32, "src", [1, 1]) == (spec.code, spec.below, [h.slots for h in spec.hosts])
-    assert Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt", id="0123456789abcdef") == spec.packages
+    assert (
+        EnvironmentRequest(kind=EnvironmentKind.REQUIREMENTS, what="requirements.txt", id="0123456789abcdef")
+        == spec.packages
+    )
 
 
 def test_a_record_that_is_written_again_has_its_request_whole(tmp_path: Path) -> None:

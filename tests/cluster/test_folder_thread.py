@@ -10,11 +10,11 @@ import pytest
 
 from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.process import ProcessId
-from cluster.jobs.record import JobPaths, Status, load
+from cluster.jobs.record import JobPaths, JobStatus, load
 from cluster.jobs.record_lease import Fenced, read_lease, take_lease
 from cluster.jobs.state import JobState
 from cluster.jobs.status import words_file
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 
 SHORT_S, LONG_S = 0.3, 300.0  # for a folder that is silent here, and for one that answers, however busy the machine is
 
@@ -90,12 +90,12 @@ def test_a_word_that_comes_late_is_not_said_by_who_has_lost_the_lease(
     (tmp_path / "words").mkdir()
     paths = JobPaths(tmp_path / "j")
     paths.logs(1).mkdir(parents=True)
-    holder = Holder(paths, 1, folder)
+    holder = LeaseHolder(paths, 1, folder)
     with pytest.raises(Unanswered):
         holder.check()
-    running: Any = Status(state=JobState.RUNNING, supervisor=holder.process)
+    running: Any = JobStatus(state=JobState.RUNNING, supervisor=holder.process)
     holder.write(running)
-    assert JobState.RUNNING is load(words_file(paths), Status).state, "it is on this machine's own disk"
+    assert JobState.RUNNING is load(words_file(paths), JobStatus).state, "it is on this machine's own disk"
     other = ProcessId(host="elsewhere", pid=1, started=1, boot="b")
     taken = take_lease(paths, 2, other)
     silence.set()

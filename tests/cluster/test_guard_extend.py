@@ -13,10 +13,10 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.guard import line, tell
 from cluster.guard.extend import Seen, keep, seconds_of, seen
 from cluster.guard.onhost import renew
-from cluster.hang_detection.output_watchdog import Quiet
+from cluster.hang_detection.output_watchdog import OutputWatchdog
 from cluster.hang_detection.rank_state import RankSeen
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.conftest import wait_for
 
@@ -49,10 +49,10 @@ def test_a_wish_comes_to_the_guard_and_its_answer_back(lab: Lab, stacked: tuple[
     with pytest.raises(ClusterError, match="has not said anything yet"):
         seen(cluster)
     keep(cluster, 7200.0)
-    ((first, seconds),) = renew.wishes(renew.Place(name="demo", shared=str(lab.shared))).values()
+    ((first, seconds),) = renew.wishes(renew.GuardPaths(name="demo", shared=str(lab.shared))).values()
     assert (True, 7200.0) == (bool(first), seconds)
     keep(cluster, 3600.0)
-    ((again, seconds),) = renew.wishes(renew.Place(name="demo", shared=str(lab.shared))).values()
+    ((again, seconds),) = renew.wishes(renew.GuardPaths(name="demo", shared=str(lab.shared))).values()
     assert (True, 3600.0) == (again != first, seconds)
     (folder / "told.json").write_text(json.dumps(TOLD))
     assert Seen.from_json(TOLD) == seen(cluster)
@@ -81,7 +81,7 @@ def test_the_line_comes_over_a_connection_that_is_open_and_is_not_said_too_late(
     monkeypatch.setattr(line, "TOLD", Path("/run/dlami-guard-of-this-test.json"))
     for end, said in ((4e9, True), (1e9, False)):
         told = json.dumps({"line": "all nodes of demo end", "end": end})
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             result = reach.run([cluster.master], f"cat >{line.TOLD}", stdin=told.encode())[cluster.master]
             assert result.ok, result.problem
         line.say_line()
@@ -113,7 +113,7 @@ def test_every_running_job_is_stopped_as_its_owner_would(tmp_path: Path) -> None
     (tmp_path / "jobs/e/state.json").write_text(json.dumps(elsewhere))
     (tmp_path / "jobs/f").mkdir()
     os.mkfifo(tmp_path / "jobs/f/state.json")
-    assert {"job a", "job d"} == set(renew.signs(renew.Place(name="x", shared=str(tmp_path))))
+    assert {"job a", "job d"} == set(renew.signs(renew.GuardPaths(name="x", shared=str(tmp_path))))
     python = tmp_path / "project/.venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nid -u >{tmp_path}/by-"$6"\necho "$@" >{tmp_path}/stopped-"$6"\n')
@@ -131,7 +131,7 @@ def rank(n: int, cpu_s: float) -> RankSeen:
 def test_a_program_that_does_not_beat_lives_by_what_it_prints_and_by_its_processor_time() -> None:
     """Recovery's rule: output, or every rank at work; one that does nothing, while the others wait for it, is no life."""
     size = 0
-    quiet = Quiet(lambda: size, None)
+    quiet = OutputWatchdog(lambda: size, None)
     alive = []
     for second in range(0, 600, 10):
         size += second < 100

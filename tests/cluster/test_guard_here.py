@@ -23,19 +23,19 @@ from cluster.errors import ClusterError
 from cluster.guard import line, tell
 from cluster.guard.extend import Seen, keep, seconds_of, seen
 from cluster.guard.onhost import activity, renew
-from cluster.guard.onhost.activity import Process, busy
-from cluster.guard.onhost.api import Api, Groups, HalfSet, Refused, terms
+from cluster.guard.onhost.activity import ProcessUsage, busy
+from cluster.guard.onhost.api import Api, GroupStates, HalfSet, Refused, terms
 from cluster.guard.onhost.history import Past
-from cluster.guard.onhost.policy import NEVER, State, Terms
-from cluster.guard.onhost.renew import Place
+from cluster.guard.onhost.policy import NEVER, GuardLimits, GuardState
+from cluster.guard.onhost.renew import GuardPaths
 from cluster.inventory import Cluster
 
 T = 1_800_000_000.0  # 08:00 UTC
 TOLD = {"end": 1.8e9, "why": "no useful work", "useful_at": 1.7e9, "what": "a terminal on h", "hours": 2.5}
 
 
-def a_process(cpu_s: float = 0.0, **more: Any) -> Process:
-    return Process(**{"cpu_s": cpu_s, "moved": 0, "is_job": False, "is_ours": False, "is_service": False, **more})
+def a_process(cpu_s: float = 0.0, **more: Any) -> ProcessUsage:
+    return ProcessUsage(**{"cpu_s": cpu_s, "moved": 0, "is_job": False, "is_ours": False, "is_service": False, **more})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def a_process(cpu_s: float = 0.0, **more: Any) -> Process:
     ],
 )
 def test_work_begins_at_a_quarter_of_a_core_and_at_a_mebibyte(
-    before: Process | None, now: Process, seconds: float, kinds: set[str]
+    before: ProcessUsage | None, now: ProcessUsage, seconds: float, kinds: set[str]
 ) -> None:
     """Since the last look, not since the process began."""
     assert kinds == busy({("1", "0"): before} if before else {}, {("1", "0"): now}, seconds)
@@ -116,7 +116,7 @@ def still(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
 def test_each_kind_of_work_is_a_counter_that_grows_while_it_is_seen(still: dict[str, Any], tmp_path: Path) -> None:
     """And stays where it was once it is over; each carries the boot that it counts in."""
-    watch, boot = activity.Watch(), Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    watch, boot = activity.UsefulWork(), Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
 
     def counted() -> dict[str, str]:
         return {kind: value.removeprefix(f"{boot}:") for kind, value in watch.look()["signs"].items()}
@@ -139,7 +139,7 @@ def test_a_host_names_what_only_its_own_disk_has(
     """Eight names at most, without hidden ones; an empty list where nothing is mounted there or nothing is on it."""
     nvme = tmp_path / "nvme"
     nvme.mkdir()
-    assert [] == activity.local_data() == activity.Watch().look()["local"]
+    assert [] == activity.local_data() == activity.UsefulWork().look()["local"]
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(nvme))
     for name in (".hidden", "lost+found"):
         (nvme / name).mkdir()
@@ -260,7 +260,7 @@ def test_every_answer_tells_how_far_the_clock_is_off(says: Any, off_s: float | N
     api = Api("us-east-1", "demo")
     assert T == api.now()
     found = api.groups()
-    assert Groups(terms=Terms(idle_minutes=60), instances=("i-1", "i-2"), masters=1) == found
+    assert GroupStates(terms=GuardLimits(idle_minutes=60), instances=("i-1", "i-2"), masters=1) == found
     assert (off_s is not None, T + kept_s) == (api.has_answered, api.now())
 
 
@@ -349,7 +349,7 @@ def test_the_history_is_read_page_by_page(says: Any) -> None:
         page("Terminating EC2 instance: i-1"),
         page("Launching a new EC2 instance: i-2"),
     )
-    now = Groups(terms=Terms(), instances=("i-2",), masters=0)
+    now = GroupStates(terms=GuardLimits(), instances=("i-2",), masters=0)
     assert Past(began=T - 7200, hours=3.0, master_hours=1.0) == Api("us-east-1", "demo").past(now)
     assert [None, "more", None] == [asked.get("NextToken") for asked in answers.asked]
     assert ["demo-master"] * 2 + ["demo-workers"] == [asked["AutoScalingGroupName"] for asked in answers.asked]
@@ -360,17 +360,17 @@ def test_the_history_is_read_page_by_page(says: Any) -> None:
 
 def test_terms_that_are_not_understood_are_off() -> None:
     """Each by itself; a negative one too."""
-    assert Terms(max_hours=2.0) == terms("idle_minutes=soon max_hours=2 budget_usd=-5 block_ends=tomorrow other")
-    assert Terms(usd_per_hour=2.0, master_usd_per_hour=0.5) == terms("usd_per_hour=2 master_usd_per_hour=0.5")
+    assert GuardLimits(max_hours=2.0) == terms("idle_minutes=soon max_hours=2 budget_usd=-5 block_ends=tomorrow other")
+    assert GuardLimits(usd_per_hour=2.0, master_usd_per_hour=0.5) == terms("usd_per_hour=2 master_usd_per_hour=0.5")
     assert calendar.timegm((2027, 1, 15, 8, 0, 0)) == terms("block_ends=2027-01-15T08:00:00Z").block_ends
 
 
-STATE = State(began=T, useful_at=T, what="its start", looked_at=T, instances=("i-1",), until=T + 900)
+STATE = GuardState(began=T, useful_at=T, what="its start", looked_at=T, instances=("i-1",), until=T + 900)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = Place(name="demo", shared=str(tmp_path), life="1", run=str(tmp_path / "run.json"))
+def place(tmp_path: Path) -> GuardPaths:
+    made = GuardPaths(name="demo", shared=str(tmp_path), life="1", run=str(tmp_path / "run.json"))
     for name in ("hosts", "keep"):
         Path(made.folder, name).mkdir(parents=True)
     return made
@@ -388,7 +388,7 @@ def place(tmp_path: Path) -> Place:
         ([], None),
     ],
 )
-def test_a_wish_is_for_two_weeks_at_most(place: Place, said: Any, wish: Any) -> None:
+def test_a_wish_is_for_two_weeks_at_most(place: GuardPaths, said: Any, wish: Any) -> None:
     """What is none keeps nothing, and hides no other."""
     Path(place.folder, "keep").chmod(0o1777)
     for uid, text in ((1, json.dumps(said)), (2, '{"id": "b", "seconds": 1}')):
@@ -398,7 +398,7 @@ def test_a_wish_is_for_two_weeks_at_most(place: Place, said: Any, wish: Any) -> 
     assert {"2.json": ("b", 1.0), **({"1.json": wish} if wish else {})} == renew.wishes(place)
 
 
-def test_reports_of_hosts_that_are_gone_are_old(place: Place) -> None:
+def test_reports_of_hosts_that_are_gone_are_old(place: GuardPaths) -> None:
     """By ten minutes against the newest; signs carry their host, and jobs how far they are."""
     for host, age_s in (("a", 0), ("b", 599), ("c", 600), ("d", 0)):
         file = Path(place.folder, "hosts", f"{host}.json")
@@ -413,7 +413,7 @@ def test_reports_of_hosts_that_are_gone_are_old(place: Place) -> None:
     assert expected == renew.signs(place)
 
 
-def test_attempts_that_repeat_what_others_did_are_no_work(place: Place) -> None:
+def test_attempts_that_repeat_what_others_did_are_no_work(place: GuardPaths) -> None:
     """Two in a row made no progress: the third counts once it does more steps, or lives longer where none tells any."""
     folder = Path(place.shared, "jobs", "j")
     folder.mkdir(parents=True)
@@ -433,7 +433,7 @@ def test_attempts_that_repeat_what_others_did_are_no_work(place: Place) -> None:
     assert "repeats" == sign(*silent, {"number": 3, "futile": 2, "started": "x"})
 
 
-def test_a_job_whose_state_is_damaged_is_seen_by_its_lease(place: Place) -> None:
+def test_a_job_whose_state_is_damaged_is_seen_by_its_lease(place: GuardPaths) -> None:
     """Or the guard would end the nodes below it."""
     folder = Path(place.shared, "jobs", "j")
     folder.mkdir(parents=True)
@@ -444,7 +444,7 @@ def test_a_job_whose_state_is_damaged_is_seen_by_its_lease(place: Place) -> None
     assert {"job j": "running 2 7 9"} == renew.signs(place)
 
 
-def test_a_job_that_has_ended_is_not_read_at_each_look(place: Place) -> None:
+def test_a_job_that_has_ended_is_not_read_at_each_look(place: GuardPaths) -> None:
     """Ten thousand of them took the guard half a minute; one that is resumed is seen, since its folder changes."""
     folder = Path(place.shared, "jobs", "j")
     folder.mkdir(parents=True)
@@ -463,20 +463,20 @@ class Told:
 
     offset_s, has_answered = 0.0, False
 
-    def __init__(self, *, refuses: str = "", refuses_ends: str = "", found: Terms | None = None) -> None:
-        self.refuses, self.refuses_ends, self.found = refuses, refuses_ends, found or Terms(idle_minutes=60)
+    def __init__(self, *, refuses: str = "", refuses_ends: str = "", found: GuardLimits | None = None) -> None:
+        self.refuses, self.refuses_ends, self.found = refuses, refuses_ends, found or GuardLimits(idle_minutes=60)
         self.end: float | None = None
         self.half = ""  # why one of the two groups refuses its end
 
     def now(self) -> float:
         return T + self.offset_s
 
-    def groups(self) -> Groups:
+    def groups(self) -> GroupStates:
         if self.refuses:
             raise Refused(self.refuses)
-        return Groups(terms=self.found, instances=("i-1", "i-2"), masters=1)
+        return GroupStates(terms=self.found, instances=("i-1", "i-2"), masters=1)
 
-    def past(self, now: Groups) -> Past:
+    def past(self, now: GroupStates) -> Past:
         return Past(began=T - 1800, hours=1.2345, master_hours=0.5)
 
     def put(self, at: float) -> None:
@@ -487,7 +487,7 @@ class Told:
             raise HalfSet(self.half)
 
 
-def test_the_first_look_asks_for_an_end_and_says_so(place: Place) -> None:
+def test_the_first_look_asks_for_an_end_and_says_so(place: GuardPaths) -> None:
     """An hour after the last useful work; until AWS has said the terms there is nothing to say but the trouble."""
     assert {"trouble": "no route"} == renew.look(Told(refuses="no route"), place).told
     aws = Told()
@@ -501,11 +501,11 @@ def test_the_first_look_asks_for_an_end_and_says_so(place: Place) -> None:
     assert "too late" == renew.look(Told(refuses_ends="too late"), replace(place, life="2")).told["trouble"]
 
 
-def test_an_end_that_one_group_refuses_is_asked_for_again(place: Place) -> None:
+def test_an_end_that_one_group_refuses_is_asked_for_again(place: GuardPaths) -> None:
     """The earlier of both ends is warned of, or jobs there would end unsaved; the other group is named until it has it."""
     aws = Told()
     renew.look(aws, place)
-    aws.found, aws.half = Terms(idle_minutes=30), "the end of demo-master is not set: Throttling"
+    aws.found, aws.half = GuardLimits(idle_minutes=30), "the end of demo-master is not set: Throttling"
     for _ in range(2):
         aws.end = None
         told = renew.look(aws, place).told
@@ -515,11 +515,11 @@ def test_an_end_that_one_group_refuses_is_asked_for_again(place: Place) -> None:
     aws.end = None
     renew.look(aws, place)
     assert aws.end is None, "both have it"
-    aws.found, aws.half = Terms(idle_minutes=90), "the end of demo-workers is not set: Throttling"
+    aws.found, aws.half = GuardLimits(idle_minutes=90), "the end of demo-workers is not set: Throttling"
     assert T + 1800 == renew.look(aws, place).told["end"], "the group that has not moved ends first"
 
 
-def test_no_end_is_put_off_by_a_guard_that_forgets(place: Place, tmp_path: Path) -> None:
+def test_no_end_is_put_off_by_a_guard_that_forgets(place: GuardPaths, tmp_path: Path) -> None:
     """It would take each look for the first, for ever."""
     aws = Told()
     renew.look(aws, replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json")))
@@ -529,13 +529,13 @@ def test_no_end_is_put_off_by_a_guard_that_forgets(place: Place, tmp_path: Path)
 @pytest.mark.parametrize(
     ("found", "left_s", "why", "way_out"),
     [
-        (Terms(idle_minutes=60), 900, "no useful work since 08:00 UTC (its start)", True),
-        (Terms(idle_minutes=60), 290, "no useful work since 08:00 UTC (its start)", True),
-        (Terms(max_hours=1), 900, "guard.max_hours is 1", False),
+        (GuardLimits(idle_minutes=60), 900, "no useful work since 08:00 UTC (its start)", True),
+        (GuardLimits(idle_minutes=60), 290, "no useful work since 08:00 UTC (its start)", True),
+        (GuardLimits(max_hours=1), 900, "guard.max_hours is 1", False),
     ],
 )
 def test_a_warning_says_when_why_and_what_puts_it_off(
-    place: Place, found: Terms, left_s: float, why: str, way_out: bool
+    place: GuardPaths, found: GuardLimits, left_s: float, why: str, way_out: bool
 ) -> None:
     """For everybody as long as it holds, and once for whom it is told to; what is lost with the nodes is named once."""
     for host in ("a", "b"):
@@ -552,9 +552,9 @@ def test_a_warning_says_when_why_and_what_puts_it_off(
     assert (left_s < 300, False) == (said.save, again.save)
 
 
-def test_no_end_is_told_as_none(place: Place) -> None:
+def test_no_end_is_told_as_none(place: GuardPaths) -> None:
     """Where the guard is off."""
-    said = renew.look(Told(found=Terms()), place)
+    said = renew.look(Told(found=GuardLimits()), place)
     assert (None, "", "") == (said.told["end"], said.told["why"], said.warn)
     assert NEVER > T
 
@@ -572,7 +572,7 @@ def test_a_wish_is_left_where_the_guard_looks_for_it(stacked: tuple[Cluster, Pat
         keep(cluster, 60.0)
     (folder / "keep").mkdir(parents=True)
     keep(cluster, 7200.0)
-    place = Place(name="demo", shared=cluster.shared)
+    place = GuardPaths(name="demo", shared=cluster.shared)
     assert [(f"{os.getuid()}.json", 7200.0)] == [(who, seconds) for who, (_, seconds) in renew.wishes(place).items()]
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.guard.onhost import renew
-from cluster.guard.onhost.api import Groups, Refused
+from cluster.guard.onhost.api import GroupStates, Refused
 from cluster.guard.onhost.history import Past
 from cluster.guard.onhost.policy import (
     NEVER,
-    Look,
-    State,
-    Terms,
+    ClusterObservation,
+    GuardLimits,
+    GuardState,
     begin,
     next_end,
     plan,
@@ -24,16 +24,16 @@ from cluster.guard.onhost.policy import (
     wants_history,
     warning,
 )
-from cluster.guard.onhost.renew import Place
+from cluster.guard.onhost.renew import GuardPaths
 
 T = 1_800_000_000.0
 MINUTE, HOUR = 60.0, 3600.0
-IDLE = Terms(idle_minutes=60)
-STATE = State(began=T, useful_at=T, what="its start", looked_at=T, instances=("i-1", "i-2"), until=T + HOUR)
+IDLE = GuardLimits(idle_minutes=60)
+STATE = GuardState(began=T, useful_at=T, what="its start", looked_at=T, instances=("i-1", "i-2"), until=T + HOUR)
 
 
-def look(after_s: float, **more: Any) -> Look:
-    return Look(**{"now": T + after_s, "instances": ("i-1", "i-2"), "signs": {}, **more})
+def look(after_s: float, **more: Any) -> ClusterObservation:
+    return ClusterObservation(**{"now": T + after_s, "instances": ("i-1", "i-2"), "signs": {}, **more})
 
 
 @pytest.mark.parametrize(
@@ -63,39 +63,41 @@ def look(after_s: float, **more: Any) -> Look:
         pytest.param(IDLE, STATE, look(61 * MINUTE, signs={"a": "1"}), T + 121 * MINUTE, id="it has not done it yet"),
         pytest.param(IDLE, STATE, look(70 * MINUTE), T + 72 * MINUTE, id="somebody has taken it away"),
         pytest.param(
-            Terms(idle_minutes=30), replace(STATE, until=T + 8 * HOUR), look(HOUR), T + 80 * MINUTE, id="shorter: no sooner than in 20"
+            GuardLimits(idle_minutes=30), replace(STATE, until=T + 8 * HOUR), look(HOUR), T + 80 * MINUTE, id="shorter: no sooner than in 20"
         ),
         pytest.param(
-            Terms(max_hours=2), STATE, look(30 * MINUTE, signs={"a": "1"}), T + 2 * HOUR, id="max_hours, whatever is done"
+            GuardLimits(max_hours=2), STATE, look(30 * MINUTE, signs={"a": "1"}), T + 2 * HOUR, id="max_hours, whatever is done"
         ),
         pytest.param(
-            Terms(idle_minutes=60, max_hours=1.25),
+            GuardLimits(idle_minutes=60, max_hours=1.25),
             STATE,
             look(30 * MINUTE, signs={"a": "1"}, wishes={"a": ("k", 9 * HOUR)}),
             T + 1.25 * HOUR,
             id="neither work nor a wish goes beyond max_hours",
         ),
         pytest.param(
-            Terms(budget_usd=10, usd_per_hour=2), STATE, look(30 * MINUTE), T + 2.5 * HOUR, id="2 USD gone, 4 an hour"
+            GuardLimits(budget_usd=10, usd_per_hour=2), STATE, look(30 * MINUTE), T + 2.5 * HOUR, id="2 USD gone, 4 an hour"
         ),
         pytest.param(
-            Terms(budget_usd=10, usd_per_hour=4, master_usd_per_hour=1),
+            GuardLimits(budget_usd=10, usd_per_hour=4, master_usd_per_hour=1),
             replace(STATE, hours=2.0, master_hours=1.0, masters=1, until=T + 5 * HOUR),
             look(0, masters=1),
             T + HOUR,
             id="a master of another price: 5 USD gone, 5 an hour",
         ),
         pytest.param(
-            Terms(budget_usd=10, usd_per_hour=2),
+            GuardLimits(budget_usd=10, usd_per_hour=2),
             replace(STATE, hours=5.0, until=T + 5 * HOUR),
             look(0),
             T + 20 * MINUTE,
             id="a budget that is spent is said 20 minutes before",
         ),
-        pytest.param(Terms(), STATE, look(30 * MINUTE, signs={"a": "1"}), None, id="off"),
+        pytest.param(GuardLimits(), STATE, look(30 * MINUTE, signs={"a": "1"}), None, id="off"),
     ],
 )  # fmt: skip
-def test_the_lease_that_follows_from_a_look(terms: Terms, state: State, seen: Look, lease: float | None) -> None:
+def test_the_lease_that_follows_from_a_look(
+    terms: GuardLimits, state: GuardState, seen: ClusterObservation, lease: float | None
+) -> None:
     asked = plan(terms, state, seen).lease
     assert asked == pytest.approx(lease, abs=1) if lease is not None else asked is None
 
@@ -162,7 +164,7 @@ def test_what_a_job_does_that_was_told_to_save_and_leave_keeps_no_cluster(signs:
 
 
 def test_a_capacity_block_has_a_warning_and_a_save_and_no_lease() -> None:
-    block = Terms(block_ends=T + HOUR)  # its instances are ended from half an hour before
+    block = GuardLimits(block_ends=T + HOUR)  # its instances are ended from half an hour before
     assert plan(block, replace(STATE, until=None), look(20 * MINUTE)).lease is None
     assert (None, 900, 300) == tuple(
         warning(block, replace(STATE, until=None), T + m * MINUTE).warn_s for m in (14, 16, 26)
@@ -172,7 +174,7 @@ def test_a_capacity_block_has_a_warning_and_a_save_and_no_lease() -> None:
 
 def test_a_capacity_block_that_ends_before_the_lease_has_its_warnings_and_the_lease_has_its_own() -> None:
     """Each once, however often the lease is put off meanwhile: a small master goes on after the block."""
-    terms = Terms(idle_minutes=60, block_ends=T + HOUR)  # its instances are ended from half an hour before
+    terms = GuardLimits(idle_minutes=60, block_ends=T + HOUR)  # its instances are ended from half an hour before
     state, said = STATE, []
     for minute in range(0, 181):
         now = T + minute * MINUTE
@@ -188,12 +190,12 @@ def test_a_capacity_block_that_ends_before_the_lease_has_its_warnings_and_the_le
 
 def test_an_end_that_a_guard_which_is_off_has_left_is_warned_of_while_it_is_there() -> None:
     """Nobody may move it but the operator: the master's right goes with the guard."""
-    said = [warning(Terms(), plan(Terms(), STATE, look(0, until=T + s)).state, T) for s in (800.0, 200.0)]
+    said = [warning(GuardLimits(), plan(GuardLimits(), STATE, look(0, until=T + s)).state, T) for s in (800.0, 200.0)]
     assert [(900, False), (300, True)] == [(one.warn_s, one.save) for one in said]
-    assert "its guard was turned off" in reason(Terms(), said[0].state, T + 800, "")
-    gone = plan(Terms(), said[1].state, look(0))
+    assert "its guard was turned off" in reason(GuardLimits(), said[0].state, T + 800, "")
+    gone = plan(GuardLimits(), said[1].state, look(0))
     assert (None, None) == (gone.lease, gone.state.until)
-    assert (None, False) == (warning(Terms(), gone.state, T).warn_s, warning(Terms(), gone.state, T).save)
+    assert (None, False) == (warning(GuardLimits(), gone.state, T).warn_s, warning(GuardLimits(), gone.state, T).save)
 
 
 def test_another_run_begins_where_no_instance_is_of_the_last() -> None:
@@ -206,7 +208,7 @@ def test_another_run_begins_where_no_instance_is_of_the_last() -> None:
 
 def test_a_single_master_that_was_replaced_goes_on() -> None:
     """Where the groups' history says that its successor belongs to the same run: idle time, hours and budget."""
-    terms = Terms(idle_minutes=60, max_hours=3, budget_usd=9, usd_per_hour=2)
+    terms = GuardLimits(idle_minutes=60, max_hours=3, budget_usd=9, usd_per_hour=2)
     state = replace(STATE, instances=("i-1",), hours=1.0, until=T + HOUR, is_counted=True)
     past = Past(began=T - HOUR, hours=1.5, master_hours=1.5)
     again = plan(terms, state, look(40 * MINUTE, instances=("i-2",), past=past))
@@ -222,7 +224,7 @@ def test_a_single_master_that_was_replaced_goes_on() -> None:
 def test_a_guard_that_comes_later_counts_from_the_nodes_start() -> None:
     """And asks for the history until it has it, also where nothing is known of the instances that are there."""
     seen = look(5 * HOUR, past=Past(began=T, hours=10.0, master_hours=5.0))
-    state = plan(Terms(max_hours=6), begin(seen), seen).state
+    state = plan(GuardLimits(max_hours=6), begin(seen), seen).state
     assert (T, T + 5 * HOUR, 10.0, 5.0) == (state.began, state.useful_at, state.hours, state.master_hours)
     assert not wants_history(state, ("i-2",)) and wants_history(state, ("i-7",))
     assert wants_history(None, ()) and wants_history(STATE, ("i-1",))
@@ -277,11 +279,11 @@ class World:
         self.has_ended = self.has_ended or self.now >= self.until
 
     # what `Api` does, whose offset is of one process alone
-    def groups(self) -> Groups:
+    def groups(self) -> GroupStates:
         self._answer()
-        return Groups(terms=Terms(idle_minutes=IDLE_MINUTES), instances=("i-1", "i-2"))
+        return GroupStates(terms=GuardLimits(idle_minutes=IDLE_MINUTES), instances=("i-1", "i-2"))
 
-    def past(self, now: Groups) -> Past:
+    def past(self, now: GroupStates) -> Past:
         self._answer()
         return Past(began=T, hours=0.0, master_hours=0.0)
 
@@ -296,10 +298,10 @@ class World:
             raise Refused("AWS does not answer")
         self.offset_s, self.has_answered = -self.wrong_s, True
 
-    def tick(self) -> renew.Outcome:
+    def tick(self) -> renew.GuardReport:
         self.offset_s, self.has_answered = 0.0, False  # a new process
         guard = Guard(self)
-        return renew.look(guard, Place(name="x", shared="/nowhere"), lambda: self.now)
+        return renew.look(guard, GuardPaths(name="x", shared="/nowhere"), lambda: self.now)
 
 
 class Guard:

@@ -18,7 +18,7 @@ from cluster.hang_detection.onhost.ranks import (
     MAGIC,
     RECORD,
     VERSION,
-    Process,
+    RankProcess,
     main_processes,
     of_program,
     stopped_daemon,
@@ -29,8 +29,8 @@ from tests.conftest import PATIENCE_S
 from tests.processes import begun
 
 
-def a_process(pid: int, ppid: int = 1, name: str = "python", rank: int | None = None, state: str = "S") -> Process:
-    return Process(pid=pid, ppid=ppid, state=state, cpu_s=0.5, name=name, rank=rank)
+def a_process(pid: int, ppid: int = 1, name: str = "python", rank: int | None = None, state: str = "S") -> RankProcess:
+    return RankProcess(pid=pid, ppid=ppid, state=state, cpu_s=0.5, name=name, rank=rank)
 
 
 def test_the_first_process_of_a_rank_is_the_one_whose_parent_is_another_s() -> None:
@@ -289,11 +289,11 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
         if len(heard) >= 4:
             listener._end.set()
 
-    monkeypatch.setattr(rank_reports, "Reach", Reach)
+    monkeypatch.setattr(rank_reports, "Executor", Reach)
     monkeypatch.setattr(rank_reports, "EVERY_S", 0.0)
-    listener = rank_reports.Looks(hosts, "j", 1, hear)
+    listener = rank_reports.ReportListener(hosts, "j", 1, hear)
     listener.close()
-    listener = rank_reports.Looks(hosts, "j", 1, hear)
+    listener = rank_reports.ReportListener(hosts, "j", 1, hear)
     listener.start()
     assert done.wait(PATIENCE_S)
     listener.close()

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.hang_detection.hang import hang, outlived
-from cluster.hang_detection.limits import HANG_AFTER_S, Pace, confirmed, overdue
+from cluster.hang_detection.limits import HANG_AFTER_S, JobPace, confirmed, overdue
 from cluster.hang_detection.onhost import ranks as onhost
-from cluster.hang_detection.output_watchdog import WARN_AFTER_S, Quiet
-from cluster.hang_detection.rank_state import Phase, RankSeen, rank_seen
-from cluster.hang_detection.stacks import Frame, Stack, folded, odd_one
+from cluster.hang_detection.output_watchdog import WARN_AFTER_S, OutputWatchdog
+from cluster.hang_detection.rank_state import RankPhase, RankSeen, rank_seen
+from cluster.hang_detection.stacks import RankStack, StackFrame, folded, odd_one
 from cluster.hang_detection.stopped_processes import Frozen
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from dlami import heartbeat as dlami_beat
 from tests.schedules import LOOK_S, Training
 
@@ -48,14 +48,14 @@ def test_a_rank_that_stands_still_is_noticed_within_its_limit(seed: int, ranks: 
 
 def a_rank(n: int, **more: Any) -> RankSeen:
     fields = {
-        "rank": n, "host": f"10.0.0.{n // 2 + 1}", "phase": Phase.STEP, "step": 7, "state": "S", "silent_s": 40.0,
+        "rank": n, "host": f"10.0.0.{n // 2 + 1}", "phase": RankPhase.STEP, "step": 7, "state": "S", "silent_s": 40.0,
         "longest": (0.0,) * 5,
     }  # fmt: skip
     return RankSeen(**{**fields, **more})
 
 
-def paced(step_s: float) -> Pace:
-    pace = Pace()
+def paced(step_s: float) -> JobPace:
+    pace = JobPace()
     pace.learn(a_rank(0, beat_at=0.0, step=0), a_rank(0, beat_at=10 * step_s, step=10))
     return pace
 
@@ -63,16 +63,16 @@ def paced(step_s: float) -> Pace:
 @pytest.mark.parametrize(
     ("limit", "phase", "pace"),
     [
-        (30, Phase.STEP, paced(0.1)),
-        (120, Phase.STEP, paced(12)),
-        (30, Phase.STEP, Pace()),
-        (300, Phase.STEP, Pace([0, 100])),  # no step timed yet, and compiling took its time
-        (8, Phase.STEP, Pace(least_s=8)),
-        (1800, Phase.COMPILE, Pace()),
-        (900, Phase.SAVE, Pace()),
-        (300, Phase.SAVE, Pace([0, 0, 0, 0, 2])),
-        (400, Phase.EVALUATE, Pace([0, 0, 0, 40, 0])),
-        (1800, Phase.EVALUATE, Pace([0, 0, 0, 400, 0])),
+        (30, RankPhase.STEP, paced(0.1)),
+        (120, RankPhase.STEP, paced(12)),
+        (30, RankPhase.STEP, JobPace()),
+        (300, RankPhase.STEP, JobPace([0, 100])),  # no step timed yet, and compiling took its time
+        (8, RankPhase.STEP, JobPace(least_s=8)),
+        (1800, RankPhase.COMPILE, JobPace()),
+        (900, RankPhase.SAVE, JobPace()),
+        (300, RankPhase.SAVE, JobPace([0, 0, 0, 0, 2])),
+        (400, RankPhase.EVALUATE, JobPace([0, 0, 0, 40, 0])),
+        (1800, RankPhase.EVALUATE, JobPace([0, 0, 0, 400, 0])),
     ],
 )
 def test_each_phase_has_its_limit(limit: float, phase: Any, pace: Any) -> None:
@@ -82,9 +82,9 @@ def test_each_phase_has_its_limit(limit: float, phase: Any, pace: Any) -> None:
 
 def test_the_step_s_time_is_learnt_from_steps_alone() -> None:
     """Not from what was saved or evaluated between two looks, and not from looks without a step."""
-    pace = Pace()
+    pace = JobPace()
     pace.learn(a_rank(0, beat_at=0, since=0), a_rank(0, beat_at=90, since=88, step=8))
-    pace.learn(a_rank(0, beat_at=90, since=88, step=8), a_rank(0, beat_at=91, since=91, step=8, phase=Phase.SAVE))
+    pace.learn(a_rank(0, beat_at=90, since=88, step=8), a_rank(0, beat_at=91, since=91, step=8, phase=RankPhase.SAVE))
     pace.learn(a_rank(0, beat_at=90, since=88, step=8), a_rank(0, beat_at=90, since=88, step=8))
     assert None is pace.step_s
     pace.learn(a_rank(0, beat_at=90, since=88, step=8), a_rank(0, beat_at=92, since=88, step=12))
@@ -102,7 +102,7 @@ def test_only_what_is_told_anew_confirms_a_suspicion() -> None:
 
 def mute(n: int, **more: Any) -> RankSeen:
     """A rank of a program that does not beat, while another does."""
-    return a_rank(n, **{"phase": Phase.START, "step": 0, "is_mute": True, **more})
+    return a_rank(n, **{"phase": RankPhase.START, "step": 0, "is_mute": True, **more})
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,12 @@ def mute(n: int, **more: Any) -> RankSeen:
     [
         ([0, 1], [a_rank(0), a_rank(1)]),
         ([], [a_rank(0), a_rank(1, silent_s=3.0)]),
-        ([], [a_rank(0, phase=Phase.SAVE), a_rank(1)]),  # it may save for longer, and the others wait for it
-        ([1], [a_rank(0, phase=Phase.SAVE, step=20), a_rank(1)]),  # one far ahead is not waited for
-        ([1], [a_rank(0, phase=Phase.SAVE), a_rank(1, phase=Phase.SAVE, state="T")]),  # stopped: it will never save
+        ([], [a_rank(0, phase=RankPhase.SAVE), a_rank(1)]),  # it may save for longer, and the others wait for it
+        ([1], [a_rank(0, phase=RankPhase.SAVE, step=20), a_rank(1)]),  # one far ahead is not waited for
+        (
+            [1],
+            [a_rank(0, phase=RankPhase.SAVE), a_rank(1, phase=RankPhase.SAVE, state="T")],
+        ),  # stopped: it will never save
         ([0], [a_rank(0), a_rank(1, state="")]),  # one that has ended
         ([0], [a_rank(0), a_rank(1, is_heard=False)]),
         ([], [a_rank(0), a_rank(1, is_heard=False, silent_s=20)]),
@@ -126,18 +129,21 @@ def mute(n: int, **more: Any) -> RankSeen:
 )
 def test_who_is_overdue(expected: Any, ranks: Any) -> None:
     """Nobody, while someone that may be waited for is within its own limit."""
-    assert expected == [r.rank for r in overdue(ranks, Pace())]
+    assert expected == [r.rank for r in overdue(ranks, JobPace())]
 
 
-WAITS = (Frame("quick_execute", "/v/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53),
-         Frame("train", "/job/code/trainer/resnet50/step.py", 90))  # fmt: skip
-LOOPS = (Frame("<lambda>", "/usr/lib/python3.11/random.py", 2), Frame("crop", "/job/code/trainer/loader.py", 12))
-ELSEWHERE = (WAITS[0], Frame("evaluate", "/job/code/trainer/resnet50/step.py", 130))
-HANDLER = (Frame("loop", "/shared/loops/sitecustomize.py", 4), *WAITS)  # of a signal, while it waited
+WAITS = (StackFrame("quick_execute", "/v/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53),
+         StackFrame("train", "/job/code/trainer/resnet50/step.py", 90))  # fmt: skip
+LOOPS = (
+    StackFrame("<lambda>", "/usr/lib/python3.11/random.py", 2),
+    StackFrame("crop", "/job/code/trainer/loader.py", 12),
+)
+ELSEWHERE = (WAITS[0], StackFrame("evaluate", "/job/code/trainer/resnet50/step.py", 130))
+HANDLER = (StackFrame("loop", "/shared/loops/sitecustomize.py", 4), *WAITS)  # of a signal, while it waited
 
 
-def a_stack(n: int, frames: Any = WAITS, **more: Any) -> Stack:
-    return Stack(rank=n, host=f"10.0.0.{n // 2 + 1}", state="S", frames=frames, **more)
+def a_stack(n: int, frames: Any = WAITS, **more: Any) -> RankStack:
+    return RankStack(rank=n, host=f"10.0.0.{n // 2 + 1}", state="S", frames=frames, **more)
 
 
 FOUR = [a_rank(n) for n in range(4)]
@@ -150,8 +156,8 @@ FOUR = [a_rank(n) for n in range(4)]
         (2, [a_rank(0, step=6), *FOUR[1:]], [a_stack(0), a_stack(1), a_stack(2, HANDLER), a_stack(3)]),
         (1, [*FOUR[:1], a_rank(1, state="T"), *FOUR[2:]], [a_stack(n) for n in range(4)]),
         (3, [*FOUR[:3], a_rank(3, is_heard=False)], [a_stack(0), a_stack(1), a_stack(2, LOOPS)]),
-        (0, [a_rank(0, phase=Phase.SAVE), *FOUR[1:]], []),
-        (0, [a_rank(0, phase=Phase.SAVE), a_rank(1)], []),
+        (0, [a_rank(0, phase=RankPhase.SAVE), *FOUR[1:]], []),
+        (0, [a_rank(0, phase=RankPhase.SAVE), a_rank(1)], []),
         (2, [*FOUR[:2], a_rank(2, step=6), *FOUR[3:]], []),
         (None, FOUR, []),
         (None, FOUR, [a_stack(n) for n in range(4)]),
@@ -181,7 +187,7 @@ def test_a_hang_says_who_where_and_since_when() -> None:
     """The line is the program's own, not a library's."""
     stacks = [a_stack(0), a_stack(1), a_stack(2, LOOPS), a_stack(3)]
     said = hang(FOUR, FOUR, stacks, {})
-    assert (Ending.HANG, 2, "10.0.0.2") == (said.kind, said.rank, said.host)
+    assert (FailureKind.HANG, 2, "10.0.0.2") == (said.kind, said.rank, said.host)
     assert (
         "rank 2 on 10.0.0.2 hangs: it is stepping in crop (trainer/loader.py:12); no progress for 40 s after step 7; "
         "see stacks.txt" == said.text
@@ -193,17 +199,17 @@ def test_a_hang_says_who_where_and_since_when() -> None:
 @pytest.mark.parametrize(
     ("rank", "ranks"),
     [
-        (0, [a_rank(0, phase=Phase.SAVE, state="D"), *FOUR[1:]]),
-        (0, [a_rank(0, phase=Phase.SAVE), *FOUR[1:]]),
+        (0, [a_rank(0, phase=RankPhase.SAVE, state="D"), *FOUR[1:]]),
+        (0, [a_rank(0, phase=RankPhase.SAVE), *FOUR[1:]]),
         (1, [a_rank(0), a_rank(1, state="D"), *FOUR[2:]]),  # it reads there, whatever it is doing
         (None, FOUR),
-        (None, [*FOUR[:2], a_rank(2, phase=Phase.SAVE, state="D"), FOUR[3]]),  # of another host
+        (None, [*FOUR[:2], a_rank(2, phase=RankPhase.SAVE, state="D"), FOUR[3]]),  # of another host
     ],
 )
 def test_a_dead_shared_folder_is_named_as_that(rank: int | None, ranks: Any) -> None:
     """With the rank that wanted to save, or that the kernel holds, on the host that says so."""
     said = hang(ranks, ranks, [], {"10.0.0.1": "does not answer within 5 s"})
-    assert (Ending.SHARED_FOLDER, rank, "10.0.0.1") == (said.kind, said.rank, said.host)
+    assert (FailureKind.SHARED_FOLDER, rank, "10.0.0.1") == (said.kind, said.rank, said.host)
     assert "the shared folder does not answer within 5 s on 10.0.0.1: no progress for 40 s after step 7" == said.text
 
 
@@ -225,11 +231,11 @@ def test_of_many_hosts_without_their_shared_folder_some_are_named() -> None:
             "the kernel holds it (state D: a disk or a file server that does not answer)",
         ),
         ({"step": 6}, a_stack(1, (), error="no py-spy"), "it is stepping (no py-spy)"),
-        ({"step": 6, "phase": Phase.SAVE}, None, "it is saving"),
+        ({"step": 6, "phase": RankPhase.SAVE}, None, "it is saving"),
         ({"step": 6, "phase": None}, None, "it runs"),
     ],
 )
-def test_what_the_rank_that_hangs_is_doing_is_said(odd: Any, stack: Stack | None, says: str) -> None:
+def test_what_the_rank_that_hangs_is_doing_is_said(odd: Any, stack: RankStack | None, says: str) -> None:
     """What its host and the kernel know, before the phase of its last beat."""
     ranks = [a_rank(0), a_rank(1, **odd), *FOUR[2:]]
     said = hang(ranks, ranks, [stack] if stack else [], {})
@@ -239,9 +245,9 @@ def test_what_the_rank_that_hangs_is_doing_is_said(odd: Any, stack: Stack | None
 def test_mpirun_that_outlives_its_ranks_is_told_with_the_daemon_that_holds_it() -> None:
     """Where one is stopped; else only for how long."""
     nothing, stopped = outlived(31.4, {}), outlived(31.4, {"10.0.0.2": "orted"})
-    assert (Ending.DAEMON, "") == (nothing.kind, nothing.host)
+    assert (FailureKind.DAEMON, "") == (nothing.kind, nothing.host)
     assert "all ranks have ended, and mpirun has not for 31 s" == nothing.text
-    assert (Ending.DAEMON, "10.0.0.2") == (stopped.kind, stopped.host)
+    assert (FailureKind.DAEMON, "10.0.0.2") == (stopped.kind, stopped.host)
     assert f"{nothing.text}: its orted on 10.0.0.2 is stopped (SIGSTOP or a debugger)" == stopped.text
 
 
@@ -265,7 +271,7 @@ def test_what_is_stopped_of_mpirun_ends_an_attempt_only_where_nobody_goes_on() -
         return [frozen.look(stopped, silent_s, progress, limit_s, at) for at, stopped, progress in looks][-1]
 
     found = after((0, orted, 5), (15, orted, 5), (31, orted, 5))
-    assert (Ending.DAEMON, "10.0.0.2") == (found.kind, found.host)
+    assert (FailureKind.DAEMON, "10.0.0.2") == (found.kind, found.host)
     assert (
         "mpirun's orted on 10.0.0.2 is stopped (SIGSTOP or a debugger), and no rank has gone on for 31 s" == found.text
     )
@@ -276,7 +282,7 @@ def test_what_is_stopped_of_mpirun_ends_an_attempt_only_where_nobody_goes_on() -
     assert after((0, {}, 5), (60, {}, 5), (61, orted, 5)) is None, "it has just been stopped"
     assert after((0, {}, ()), (31, {}, ()), silent_s=30.0) is None
     silent = after((0, {}, ()), (31, {}, ()), silent_s=31.0)
-    assert (Ending.SHARED_FOLDER, "the shared folder does not answer on the master") == (
+    assert (FailureKind.SHARED_FOLDER, "the shared folder does not answer on the master") == (
         silent.kind, silent.text.partition(",")[0],
     )  # fmt: skip
     assert "mpirun is stopped" in after((0, {"": "mpirun"}, ()), (31, {"": "mpirun"}, ())).text
@@ -288,17 +294,17 @@ def test_a_program_that_does_not_beat_is_only_warned_of_unless_asked(tmp_path: P
     console.write_text("one line")
     works, idle = a_rank(0, phase=None), a_rank(1, phase=None)
 
-    def after(quiet: Quiet, seconds: float, idle_cpu_s: float) -> str:
+    def after(quiet: OutputWatchdog, seconds: float, idle_cpu_s: float) -> str:
         quiet.look([works, idle], 0.0)
         busy = dataclasses.replace(works, cpu_s=seconds / 2)
         return quiet.look([busy, dataclasses.replace(idle, cpu_s=idle_cpu_s)], seconds)
 
-    assert "" == after(Quiet(lambda: console.stat().st_size, None), WARN_AFTER_S - 1, 0)
-    assert "" == after(Quiet(lambda: console.stat().st_size, None), WARN_AFTER_S + 1, WARN_AFTER_S / 2)
-    warned = Quiet(lambda: console.stat().st_size, None)
+    assert "" == after(OutputWatchdog(lambda: console.stat().st_size, None), WARN_AFTER_S - 1, 0)
+    assert "" == after(OutputWatchdog(lambda: console.stat().st_size, None), WARN_AFTER_S + 1, WARN_AFTER_S / 2)
+    warned = OutputWatchdog(lambda: console.stat().st_size, None)
     assert "rank 1 on 10.0.0.1 has used no processor time" in after(warned, WARN_AFTER_S + 1, 0)
     assert not warned.is_over
-    asked = Quiet(lambda: console.stat().st_size, 60.0)
+    asked = OutputWatchdog(lambda: console.stat().st_size, 60.0)
     assert "nothing was printed for 61 s" == after(asked, 61, 30)
     assert asked.is_over
     console.write_text("one line, and one more")
@@ -311,7 +317,7 @@ def test_both_sides_read_a_beat_alike() -> None:
     assert (onhost.RECORD.format, onhost.MAGIC, onhost.VERSION) == (
         dlami_beat.RECORD.format, dlami_beat.MAGIC, dlami_beat.VERSION,
     )  # fmt: skip
-    assert [p.name for p in dlami_beat.Phase] == [p.name for p in Phase]
+    assert [p.name for p in dlami_beat.Phase] == [p.name for p in RankPhase]
     job = f"watching-{os.getpid()}"
     for rank in (0, 11):
         said = {"DLAMI_JOB": job, "DLAMI_ATTEMPT": "2", "OMPI_COMM_WORLD_RANK": str(rank)}
@@ -325,7 +331,7 @@ def test_both_sides_read_a_beat_alike() -> None:
         told = {r: (b["step"], b["first"], b["pid"]) for r, b in found.items()}
         assert {0: (5, 5, os.getpid()), 11: (16, 16, os.getpid())} == told
         seen = rank_seen("h", {"rank": 0, "beat": found[0], "state": "S", "cpu_s": 1}, time.monotonic(), 0)
-        assert (Phase.STEP, 5, 5, 2) == (seen.phase, seen.step, seen.first, seen.count)
+        assert (RankPhase.STEP, 5, 5, 2) == (seen.phase, seen.step, seen.first, seen.count)
         assert 0 <= seen.silent_s < 100
         assert {} == onhost.beats(job, "1")
         file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)  # in the middle of being written

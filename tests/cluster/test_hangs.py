@@ -8,8 +8,8 @@ from typing import Any
 
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.state import JobState
-from cluster.recovery.failure_kinds import Ending
-from cluster.ssh.fanout import Reach
+from cluster.recovery.failure_kinds import FailureKind
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.cluster.flat_jobs import changed
 from tests.cluster.lab_jobs import a_job
@@ -47,7 +47,7 @@ for step in range(1, 10**6):
 class Running:
     """A job whose ranks step, and what becomes of it."""
 
-    def __init__(self, lab: Lab, jobs: Any, reach: Reach, job: Any) -> None:
+    def __init__(self, lab: Lab, jobs: Any, reach: Executor, job: Any) -> None:
         terms = {"heal": True, "whole_np": job.np, "whole_hosts": job.hosts, "min_np": 2, "hang_after": HANG_AFTER_S}
         self.jobs, self.reach, self.job = jobs, reach, changed(job, **terms)
         self.folder = lab.shared / "jobs" / job.id
@@ -85,7 +85,7 @@ class Running:
 
 
 def test_hangs_are_named_and_healed_and_what_only_looks_like_one_is_borne(
-    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster
 ) -> None:
     """A stopped orted and a busy machine are no hang, with a word about the former while it is so. Three ranks that wait
     in a reduction for one in an endless loop are; so are those that wait for one that was stopped. Each time the next
@@ -118,11 +118,11 @@ def test_hangs_are_named_and_healed_and_what_only_looks_like_one_is_borne(
     status = jobs.stop(running.job.id).status
 
     stacks = (running.folder / "logs/attempt-1/stacks.txt").read_text()
-    assert (Ending.HANG, 2, host.address) == (looped["what"], looped["rank"], looped["host"]), looped
+    assert (FailureKind.HANG, 2, host.address) == (looped["what"], looped["rank"], looped["host"]), looped
     assert f"rank 2 on {host.address} hangs: it is stepping in spin (shared/steps.py:11)" in looped["text"]
     assert "no progress for" in looped["text"]
     assert "ranks 0-1,3 on " in stacks
-    assert (Ending.HANG, 3, host.address) == (stopped["what"], stopped["rank"], stopped["host"]), stopped
+    assert (FailureKind.HANG, 3, host.address) == (stopped["what"], stopped["rank"], stopped["host"]), stopped
     assert f"rank 3 on {host.address} hangs: it was stopped (SIGSTOP or a debugger) in " in stopped["text"]
     assert [cluster.hosts[0].address] == running.attempts()[2]["hosts"]
     assert (JobState.STOPPED, 3, ()) == (status.state, status.attempt, status.left)

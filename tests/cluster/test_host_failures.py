@@ -16,11 +16,11 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.supervisor.admission import remember_end
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.host_failures import (
     FORGIVEN,
     WINDOW_S,
-    Entry,
+    FailureRecord,
     failures,
     how_left_out,
     left_out,
@@ -41,8 +41,10 @@ DAY = 86400.0
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r}", slots=2) for r in range(4))
 
 
-def failed(days_ago: float, host: str = "10.0.0.2", what: str = "host", job: str = "", attempt: int = 0) -> Entry:
-    return Entry(time=NOW - days_ago * DAY, host=host, what=what, text="it was lost", job=job, attempt=attempt)
+def failed(
+    days_ago: float, host: str = "10.0.0.2", what: str = "host", job: str = "", attempt: int = 0
+) -> FailureRecord:
+    return FailureRecord(time=NOW - days_ago * DAY, host=host, what=what, text="it was lost", job=job, attempt=attempt)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +65,17 @@ def failed(days_ago: float, host: str = "10.0.0.2", what: str = "host", job: str
         ([failed(-0.1), failed(1)], ["10.0.0.2"]),  # by a clock that is ahead
     ],
 )
-def test_a_host_that_failed_twice_in_seven_days_is_left_out(entries: list[Entry], out: list[str]) -> None:
+def test_a_host_that_failed_twice_in_seven_days_is_left_out(entries: list[FailureRecord], out: list[str]) -> None:
     """Once per attempt, and only what came after it was forgiven."""
     assert out == list(left_out(entries, NOW))
 
 
 def test_it_is_said_why_a_host_is_left_out() -> None:
     """When, for what, in which job; nothing that a terminal would obey."""
-    entries = [failed(2, job="20260101-a"), Entry(time=NOW - DAY, host="10.0.0.2", what="host", text="lost\x1b[2J")]
+    entries = [
+        failed(2, job="20260101-a"),
+        FailureRecord(time=NOW - DAY, host="10.0.0.2", what="host", text="lost\x1b[2J"),
+    ]
     assert {
         "10.0.0.2": "failed 2 times in 7 days: 05-16 03:33 it was lost (20260101-a); 05-17 03:33 lost[2J"
     } == left_out(entries, NOW)
@@ -112,18 +117,18 @@ def test_no_more_hosts_are_left_out_than_a_training_can_do_without(
 @pytest.mark.parametrize(
     ("hosts", "what", "failed"),
     [
-        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], Ending.HOST, ["gone1.invalid"]),
+        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], FailureKind.HOST, ["gone1.invalid"]),
         (
             ["127.0.0.2", "gone1.invalid", "gone2.invalid", "gone3.invalid"],
-            Ending.HOST,
+            FailureKind.HOST,
             [],
         ),  # though only one was named
-        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], Ending.RANK_SIGNAL, []),
-        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], Ending.HANG, []),
+        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], FailureKind.RANK_SIGNAL, []),
+        (["127.0.0.2", "127.0.0.3", "gone1.invalid"], FailureKind.HANG, []),
     ],
 )
 def test_what_the_end_of_an_attempt_says_of_its_hosts(
-    tmp_path: Path, hosts: list[str], what: Ending, failed: list[str]
+    tmp_path: Path, hosts: list[str], what: FailureKind, failed: list[str]
 ) -> None:
     """A lost host is kept once, unless most are silent; no ending that is not the host's own counts."""
     job = job_of(id="small", hosts=tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate(hosts)))
@@ -146,7 +151,7 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES, st.integers(0, 12), st.randoms())
-def test_whatever_is_on_record_the_rule_holds(entries: list[Entry], least: int, random: Any) -> None:
+def test_whatever_is_on_record_the_rule_holds(entries: list[FailureRecord], least: int, random: Any) -> None:
     """Order of files does not matter; who is left out failed twice; what is left suffices; forgiving takes all back."""
     out = left_out(entries, NOW)
     shuffled = random.sample(entries, len(entries))
@@ -174,7 +179,7 @@ def test_a_damaged_file_is_named_and_hides_no_other(files: dict[str, str]) -> No
 def test_the_folder_is_open_to_all_users_and_old_files_go(tmp_path: Path) -> None:
     """As the jobs' folder is; nothing half-written is read."""
     for days in (20, 1, 0):
-        note(tmp_path, Entry(time=time.time() - days * DAY, host="a", what="host", text="lost"))
+        note(tmp_path, FailureRecord(time=time.time() - days * DAY, host="a", what="host", text="lost"))
         if days == 20:
             old = next((tmp_path / "host-failures").glob("*.json"))
             os.utime(old, times=(time.time() - 20 * DAY,) * 2)
@@ -192,7 +197,7 @@ def test_the_folder_is_open_to_all_users_and_old_files_go(tmp_path: Path) -> Non
 def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what takes it back; nothing where the folder is not there, or hangs."""
     for days in (2, 1):
-        note(tmp_path, Entry(time=time.time() - days * DAY, host="a", what="host", text="lost"))
+        note(tmp_path, FailureRecord(time=time.time() - days * DAY, host="a", what="host", text="lost"))
     out = left_out_here(str(tmp_path))
     assert ["a"] == list(out)
     (said,) = how_left_out(out)
@@ -212,7 +217,7 @@ def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path, mon
 @pytest.mark.parametrize(("age_s", "counts"), [(WINDOW_S - 1, True), (WINDOW_S, False)])
 def test_a_failure_counts_for_a_week(age_s: float, counts: bool) -> None:
     """To the second."""
-    assert counts is ("a" in failures([Entry(time=NOW - age_s, host="a", what="host")], NOW))
+    assert counts is ("a" in failures([FailureRecord(time=NOW - age_s, host="a", what="host")], NOW))
 
 
 def test_what_is_forgiven_comes_after_all_that_the_host_did() -> None:
@@ -236,7 +241,7 @@ def test_a_host_that_failed_twice_is_told_left_out_and_forgiven(inv: Inv, cluste
     """By hosts of a lab: health says it, a training starts without it, forgiving takes it back."""
     bad = cluster.hosts[2].address
     for hours in (30, 2):
-        note(lab.shared, Entry(time=time.time() - hours * 3600, host=bad, what="host", text="it was lost"))
+        note(lab.shared, FailureRecord(time=time.time() - hours * 3600, host=bad, what="host", text="it was lost"))
     health = inv("health")
     assert 1 == health.returncode, health.stderr
     assert f"{bad} (rank 2): failed 2 times in 7 days" in health.stdout

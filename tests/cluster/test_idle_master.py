@@ -21,7 +21,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.plan import HostsUnfit, planned_on_master
 from cluster.jobs.record import JobPaths
 from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from dlami.tasks.running import seats_for
 from lab.record import Lab
 from tests.cluster.flat_jobs import changed
@@ -223,7 +223,7 @@ def test_a_host_of_eight_gpus_is_fit_for_one_start(idle_folder: Path) -> None:
     job = a_job("", "x", hosts=(seat,), per="node", program=True, slots={h.address: h.slots for h in cluster.hosts})
     words = shlex.join([cluster.python, "-c", ON_MASTER, json.dumps(dataclasses.asdict(job))])
     smi = "/usr/local/bin/nvidia-smi"
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         told = f"cat >{smi}.xml && printf '#!/bin/sh\\nexec cat {smi}.xml\\n' >{smi} && chmod 755 {smi}"
         reach.run([cluster.hosts[1]], told, stdin=GPUS_OF_P4D.encode()).check()
         try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.errors import ClusterError
 from cluster.jobs import cost
 from cluster.jobs.cost import Bill, priced
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.record import JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.provider import Paid
 from tests.cluster.jobs_here import a_job
@@ -30,7 +30,7 @@ NO_PRICE = Bill((Paid(begins=0.0, ends=None, usd_per_hour=None),))
 
 def job(name: str = "a", **changes: Any) -> JobView:
     """One that began an hour after its cluster, and goes on for half an hour."""
-    status = Status(state=JobState.RUNNING)
+    status = JobStatus(state=JobState.RUNNING)
     view = JobView(job=a_job("", name, stack="us-east-1/demo"), status=status, folder="/f", owner="me", age_s=HOUR / 2)
     return dataclasses.replace(view, **{"began": HOUR, **changes})
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.record import new_id
 from cluster.jobs.state import JobState
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.tagged_processes import list_script
 from lab import lab as labs
 from lab.record import Lab
@@ -27,7 +27,7 @@ def ended(jobs: Any, job: Any, within_s: int = 120) -> Any:
 
 
 def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(
-    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster
 ) -> None:
     """A message to it is under way, so that its keepalive is silent: the job has failed, and says whose fault it is."""
     job = a_job(reach, cluster, cluster.hosts[:3], ("sh", "-c", "trap '' USR2; sleep 4321 & wait"))
@@ -52,7 +52,7 @@ def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(
 
 
 def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_alone(
-    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, tmp_path: Path
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster, tmp_path: Path
 ) -> Any:
     """Two shared folders, the same hosts: the second operator is told by the hosts themselves."""
     job = a_job(reach, cluster, cluster.hosts[:2])
@@ -92,14 +92,17 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
 
 
 def test_of_two_clusters_that_start_in_the_same_moment_one_has_the_hosts(
-    lab: Lab, reach: Reach, cluster: Cluster
+    lab: Lab, reach: Executor, cluster: Cluster
 ) -> None:
     """Two shared folders, two masters, hosts in common: one job runs, and of the other nothing is left anywhere."""
     (lab.shared / "b").mkdir(exist_ok=True)
     turned = [dataclasses.replace(h, rank=n) for n, h in enumerate(reversed(cluster.hosts))]
     other = dataclasses.replace(cluster, hosts=tuple(turned), shared="/shared/b")
-    with Reach(other) as other_reach:
-        both = [(Jobs(reach, cluster), lab.shared / "jobs"), (Jobs(other_reach, other), lab.shared / "b" / "jobs")]
+    with Executor(other) as other_reach:
+        both = [
+            (JobsClient(reach, cluster), lab.shared / "jobs"),
+            (JobsClient(other_reach, other), lab.shared / "b" / "jobs"),
+        ]
         plans = [a_job(reach, one, one.hosts[:3], mpirun=ENDLESS) for one in (cluster, other)]
         for _ in range(2):
             wanted = [dataclasses.replace(job, id=new_id("small")) for job in plans]
@@ -120,7 +123,7 @@ def test_of_two_clusters_that_start_in_the_same_moment_one_has_the_hosts(
 
 
 def test_the_end_of_the_master_is_not_called_a_running_job(
-    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster, inv: Inv
 ) -> None:
     """Who follows is told what is known: that the master is out of sight."""
     job = a_job(reach, cluster, cluster.hosts[:1])
@@ -143,7 +146,9 @@ def test_the_end_of_the_master_is_not_called_a_running_job(
     wait_for(lambda: jobs.show(job.id).state is JobState.LOST, 60, "it is lost")
 
 
-def test_a_damaged_record_stands_in_nobody_s_way(lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv) -> None:
+def test_a_damaged_record_stands_in_nobody_s_way(
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster, inv: Inv
+) -> None:
     """Listed, trained and killed as without it, with its name; its own processes are not touched; it can be removed."""
     job = a_job(reach, cluster, cluster.hosts[:1])
     started(jobs, reach, job)

@@ -25,7 +25,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import process
 from cluster.jobs.client import job_table, show
-from cluster.jobs.client.client import Jobs, Listing
+from cluster.jobs.client.client import JobListing, JobsClient
 from cluster.jobs.client.resume import next_attempt
 from cluster.jobs.ended_jobs import EndedJobs
 from cluster.jobs.lock import locked, make_folder
@@ -35,9 +35,9 @@ from cluster.jobs.process import ProcessId, boot_id, this_process
 from cluster.jobs.record import (
     DamagedRecord,
     JobPaths,
+    JobStatus,
     JobView,
-    Progress,
-    Status,
+    TrainingProgress,
     check_id,
     check_name,
     read_job,
@@ -46,11 +46,11 @@ from cluster.jobs.record_lease import EXPIRES_S, read_lease, take_lease, unrenew
 from cluster.jobs.records import find, next_sequence, read_all, read_going, remember_last, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 from cluster.kill.kill import KnownJobs
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord, History
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.typed import from_json
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.cluster.records import on_record
@@ -75,8 +75,8 @@ def test_what_a_state_allows(state: Any, is_going: Any, is_over: Any, holds_host
     one = JobState(state)
 
     assert (is_going, is_over, holds_hosts, may_resume) == (one.is_going, one.is_over, one.holds_hosts, one.may_resume)
-    seen = JobView(job=a_job("", "x"), status=Status(state=one), folder="", owner="", age_s=0)
-    assert is_going == (KnownJobs.of(Listing(jobs=(seen,), damaged=(), damaged_ids=(), left_out={})).going == ("x",))
+    seen = JobView(job=a_job("", "x"), status=JobStatus(state=one), folder="", owner="", age_s=0)
+    assert is_going == (KnownJobs.of(JobListing(jobs=(seen,), damaged=(), damaged_ids=(), left_out={})).going == ("x",))
 
 
 def test_every_state_is_in_the_table() -> None:
@@ -156,7 +156,7 @@ def test_a_job_that_has_ended_is_not_read_again_until_it_is_resumed(
     jobs = tmp_path / "jobs"
     for sequence, name in enumerate(("ended", "new", "goes"), 1):
         on_record(jobs, name, JobState.RUNNING, sequence=sequence)
-    status = Status(
+    status = JobStatus(
         state=JobState.SUCCEEDED, attempt=1, started="2026-11-22T10:00:00+00:00", ended="2026-11-22T10:00:05+00:00"
     )
     for name in ("ended", "new"):
@@ -172,7 +172,7 @@ def test_a_job_that_has_ended_is_not_read_again_until_it_is_resumed(
     assert [["goes"]] * 2 == [[job.id for job, _ in records.jobs] for records in (first, again)]
     assert ["new"] == [e.path.parent.name for e in again.damaged], "it had changed too recently to be believed"
     assert 4 == next_sequence(again)
-    write_status(JobPaths(jobs / "ended"), Status(state=JobState.QUEUED, attempt=2))
+    write_status(JobPaths(jobs / "ended"), JobStatus(state=JobState.QUEUED, attempt=2))
     assert ["ended", "goes"] == [job.id for job, _ in read_going(jobs).jobs]
 
 
@@ -238,7 +238,7 @@ def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path: Path) -> Any:
 def test_a_lease_is_as_old_as_its_folder_says_whatever_its_holder_s_clock(tmp_path: Path, ahead_s: float) -> Any:
     """The clocks of two machines are minutes apart: a job that goes on is not lost for it, nor one that is lost alive."""
     paths, away = on_record(tmp_path, "a"), dataclasses.replace(this_process(), host="elsewhere")
-    write_status(paths, Status(state=JobState.RUNNING, supervisor=away))
+    write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=away))
     write_json(
         paths.lease, {"attempt": 1, "holder": dataclasses.asdict(away), "renewed": round(time.time() + ahead_s, 1)}
     )
@@ -262,7 +262,7 @@ def test_a_folder_that_cannot_be_written_is_no_proof_that_a_holder_is_gone(tmp_p
 def test_a_lease_that_cannot_be_written_anew_is_dated_anew(tmp_path: Path) -> Any:
     """The disk is full: who looks from another machine sees all the same that its holder lives."""
     paths, folder = on_record(tmp_path, "a"), FolderThread()
-    holder = Holder(paths, 1, folder)
+    holder = LeaseHolder(paths, 1, folder)
     take_lease(paths, 1, holder.process)
     renewed_ago(paths, EXPIRES_S + 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -307,15 +307,15 @@ def test_of_lost_jobs_the_master_says_whose_supervisor_may_live(tmp_path: Path) 
     }
     for job, supervisor in supervisors.items():
         paths = on_record(tmp_path / "jobs", job)
-        write_status(paths, Status(state=JobState.RUNNING, supervisor=supervisor))
+        write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=supervisor))
         if supervisor:
             take_lease(paths, 1, supervisor)
             renewed_ago(paths, time.time() - process.booted() + 60)
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
     cluster = load_cluster(str(tmp_path))
-    with Reach(cluster) as reach:
-        listing = Jobs(reach, cluster).list()
+    with Executor(cluster) as reach:
+        listing = JobsClient(reach, cluster).list()
 
     assert {JobState.LOST} == {one.state for one in listing.jobs}
     known = KnownJobs.of(listing)
@@ -334,7 +334,7 @@ def test_a_job_without_its_supervisor_is_lost(tmp_path: Path, state: Any) -> Non
         (dataclasses.replace(alive, started=alive.started - 1), JobState.LOST),
         (dataclasses.replace(alive, boot="an-earlier-one"), JobState.LOST),
     ):
-        write_status(paths, Status(state=state, supervisor=supervisor))
+        write_status(paths, JobStatus(state=state, supervisor=supervisor))
         assert expected is read_status(paths).state
     take_lease(paths, 1, dataclasses.replace(alive, boot="an-earlier-one"))
     assert state is read_status(paths).state, "it was renewed just now"
@@ -365,7 +365,7 @@ def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
     rows = [{"kind": "train", "step": s, "time": 1000.0 + s, "images_per_s": 80.04} for s in range(0, 60, 10)]
     paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"kind": "train", "st')
 
-    assert Progress(step=51, time=1050.0, images_per_s=80.04, left_s=50.0) == view(paths).progress
+    assert TrainingProgress(step=51, time=1050.0, images_per_s=80.04, left_s=50.0) == view(paths).progress
     paths.metrics.write_text('{"kind": "train", "step": 1, "time": NaN}\n[]\n{"kind": "eval"}\n')
     assert None is view(paths).progress
 
@@ -374,7 +374,7 @@ def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
 def test_a_clock_that_was_set_makes_no_silence(tmp_path: Path, set_by_s: float) -> None:
     """The age of a job and of its last step are told by the clock that its supervisor dates them by."""
     paths = on_record(tmp_path, "a", program=True)
-    write_status(paths, Status(state=JobState.RUNNING, supervisor=this_process()))
+    write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=this_process()))
     offset = time.time() - time.monotonic() - set_by_s  # the wall clock was set by so much since
     began = time.monotonic() + offset - 100
     record = AttemptRecord(number=1, np=1, hosts=("a",), began=began, step=7, step_at=began + 90)
@@ -389,11 +389,11 @@ def test_a_clock_that_was_set_makes_no_silence(tmp_path: Path, set_by_s: float) 
 def test_a_job_is_one_line_of_the_terminal(columns: int) -> None:
     """What there is no room for is left out, and an end that does not fit is cut; an id never is."""
     name = "20261128-125721-resnet50-a1b2"
-    progress = Progress(
+    progress = TrainingProgress(
         step=12500, time=1000.0, images_per_s=2480.04, left_s=3725.0, epoch=1.25, score=71.5, score_name="top1"
     )
     hosts = tuple(Host(rank=n, address=f"10.231.{n}.17", slots=8) for n in range(12))
-    status = Status(
+    status = JobStatus(
         state=JobState.HEALING, started="2026-11-22T10:00:00+00:00", cause="10.231.0.2\nhung time and again"
     )
     job = a_job("", name, steps=112600, hosts=hosts)
@@ -411,7 +411,7 @@ def test_a_job_is_one_line_of_the_terminal(columns: int) -> None:
 
 def test_a_column_that_nobody_has_something_for_is_left_out() -> None:
     """A program without numbers has no step, and a lab costs nothing."""
-    status = Status(state=JobState.SUCCEEDED, started="2026-11-22T10:00:00+00:00")
+    status = JobStatus(state=JobState.SUCCEEDED, started="2026-11-22T10:00:00+00:00")
     one = JobView(job=a_job("", "x"), status=status, folder="/f", owner="me", age_s=40, began=1.6e9)
 
     titles, row = job_table.table([one], everything=True, columns=100).splitlines()
@@ -422,17 +422,21 @@ def test_a_column_that_nobody_has_something_for_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("what", "checkpoint", "expected"),
     [
-        (Ending.RANK_SIGNAL, "/j/step-3", "again from the newest checkpoint: inv jobs.resume x"),
-        (Ending.RANK_SIGNAL, "", "it left no checkpoint; from its beginning: inv jobs.resume x"),
-        (Ending.PROGRAM, "/j/step-3", "with mended code from its newest checkpoint: the same command with --resume x"),
-        (Ending.PROGRAM, "", "failed"),
+        (FailureKind.RANK_SIGNAL, "/j/step-3", "again from the newest checkpoint: inv jobs.resume x"),
+        (FailureKind.RANK_SIGNAL, "", "it left no checkpoint; from its beginning: inv jobs.resume x"),
+        (
+            FailureKind.PROGRAM,
+            "/j/step-3",
+            "with mended code from its newest checkpoint: the same command with --resume x",
+        ),
+        (FailureKind.PROGRAM, "", "failed"),
     ],
 )
-def test_how_to_go_on_is_said_where_it_helps(what: Ending, checkpoint: str, expected: str) -> None:
+def test_how_to_go_on_is_said_where_it_helps(what: FailureKind, checkpoint: str, expected: str) -> None:
     """The same code would fail again after an error of its own; without a checkpoint there is none to go on from."""
-    said = ending(Status(state=JobState.FAILED, ended_by=what), "x", checkpoint)
+    said = ending(JobStatus(state=JobState.FAILED, ended_by=what), "x", checkpoint)
     assert said.endswith(expected)
-    assert ("checkpoint" in said) is bool(checkpoint or what is Ending.RANK_SIGNAL)
+    assert ("checkpoint" in said) is bool(checkpoint or what is FailureKind.RANK_SIGNAL)
 
 
 def test_checkpoints_beside_the_code_are_said_not_to_be_looked_at(tmp_path: Path) -> None:
@@ -450,10 +454,10 @@ def test_checkpoints_beside_the_code_are_said_not_to_be_looked_at(tmp_path: Path
 
 def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     """And says when no step has come for long."""
-    progress = Progress(
+    progress = TrainingProgress(
         step=50, time=1000.0, images_per_s=80.04, left_s=3725.0, epoch=1.25, score=71.52, score_name="top1"
     )
-    status = Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
+    status = JobStatus(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
     one = JobView(
         job=a_job("", "x", steps=101),
         status=status,
@@ -527,7 +531,9 @@ JSON = st.recursive(
 
 WHOLE = {  # a job's files, the same bytes each time
     "job.json": json.dumps(dataclasses.asdict(a_job("exit 0", "x", created="2026-11-22T10:00:00+00:00", steps=9))),
-    "state.json": json.dumps(dataclasses.asdict(Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00"))),
+    "state.json": json.dumps(
+        dataclasses.asdict(JobStatus(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00"))
+    ),
     "lease.json": '{"attempt": 1, "holder": {"host": "h", "pid": 7, "started": 9, "boot": ""}, "renewed": 5.5}',
     "metrics.jsonl": '{"kind": "train", "step": 3, "time": 5.0, "images_per_s": 2.0}',
 }
@@ -596,14 +602,14 @@ def test_a_shared_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_supervisor_that_does_not_renew_its_lease_is_warned_of(tmp_path: Path) -> None:
     """Its process lives, and says nothing: who looks at the job learns it, as long as it is so."""
     paths, own = on_record(tmp_path, "x"), this_process()
-    write_status(paths, Status(state=JobState.RUNNING, supervisor=own))
+    write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=own))
     lease = dataclasses.asdict(take_lease(paths, 1, own))
     assert () == view(paths).status.warnings
     write_json(paths.lease, {**lease, "renewed": lease["renewed"] - EXPIRES_S - 5})
     (warning,) = view(paths).status.warnings
     assert re.search(rf"supervisor, process {own.pid} on {own.host}, has not said for \d+", warning)
     assert warning in view_all(tmp_path, read_all(tmp_path))[0][0].status.warnings
-    write_status(paths, Status(state=JobState.SUCCEEDED, supervisor=own))
+    write_status(paths, JobStatus(state=JobState.SUCCEEDED, supervisor=own))
     assert () == view(paths).status.warnings
 
 
@@ -613,7 +619,7 @@ def test_a_supervisor_that_is_stopped_is_said_once_to_who_follows(tmp_path: Path
     supervisor = subprocess.Popen(["sleep", "600"])
     try:
         holder = process.process_id(supervisor.pid)
-        running = write_status(paths, Status(state=JobState.RUNNING, supervisor=holder))
+        running = write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=holder))
         supervisor.send_signal(signal.SIGSTOP)
         wait_until(lambda: holder.is_stopped, "it is stopped")
 

@@ -24,7 +24,7 @@ from cluster.jobs.curves.rank_map import stragglers
 from cluster.jobs.master.facts import JobFacts, read_facts
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.report.chart import ticks
 from cluster.report.compare import compared, differences_text, record, require_different
 from cluster.report.heat import COLOURS, picture
@@ -194,7 +194,7 @@ def hostile(paths: JobPaths) -> JobFacts:
     found = read_facts(paths)
     job, status = found.view.job, found.view.status
     record_ = dataclasses.replace(
-        found.view.attempts[0], text=HOSTILE, then=HOSTILE, what=Ending.HOST, hosts=(HOSTILE,)
+        found.view.attempts[0], text=HOSTILE, then=HOSTILE, what=FailureKind.HOST, hosts=(HOSTILE,)
     )
     view = dataclasses.replace(
         found.view,

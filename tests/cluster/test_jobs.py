@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.tagged_processes import list_script
 from lab import lab as labs
@@ -95,14 +95,14 @@ def checkpoints(lab: Lab, job: Any) -> Any:
     return [int(p.stem.split("-")[1]) for p in (folder(lab, job) / "checkpoints").glob("step-*.json")]
 
 
-def processes_of(reach: Reach, hosts: Any, job: Any) -> Any:
+def processes_of(reach: Executor, hosts: Any, job: Any) -> Any:
     results = reach.run(hosts, list_script("DLAMI_JOB", job), limits=Limits(total_s=300)).check()
     return {h.rank: r.text.splitlines() for h, r in results.items()}
 
 
 @pytest.mark.story
 def test_a_killed_rank_ends_the_attempt_everywhere(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: Any
 ) -> None:
     """The second job on the same hosts is refused meanwhile; afterwards the state names rank, host and log."""
     wait_for(lambda: trains(lab, job), START_S, "the training prints its table")
@@ -130,7 +130,7 @@ def test_a_killed_rank_ends_the_attempt_everywhere(
 
 @pytest.mark.story
 def test_a_crashed_host_ends_the_attempt_on_the_others(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: Any
 ) -> None:
     """The next attempt goes on from the checkpoint, without healing as before; then its second host loses power."""
     before = max(checkpoints(lab, job))
@@ -152,7 +152,7 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(
 
 @pytest.mark.story
 def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: Any
 ) -> None:
     """Ctrl-C detaches; `jobs.stop` saves, ends all ranks on all hosts and touches nobody else's process."""
     assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
@@ -191,7 +191,7 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
 
 @pytest.mark.story
 def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: Any
 ) -> None:
     """kill -9 of the supervisor: the job is lost, not "running"; its hosts stay taken until it is stopped."""
     assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
@@ -209,7 +209,7 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(
 
 
 @pytest.mark.story
-def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any) -> None:
+def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: Any) -> None:
     """An unfit host is refused, or left out with its ranks; nothing was started by either."""
     before, odd = state(lab, job), cluster.hosts[1]
     reach.run(

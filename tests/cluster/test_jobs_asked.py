@@ -18,20 +18,20 @@ from cluster.hosts import Host
 from cluster.jobs import __main__ as verbs
 from cluster.jobs import cost, plan, status
 from cluster.jobs.claim import HostsTaken
-from cluster.jobs.cleanup import Swept
+from cluster.jobs.cleanup import CleanupResult
 from cluster.jobs.client import on_master
 from cluster.jobs.cost import Bill, Paid
 from cluster.jobs.master import stop
 from cluster.jobs.plan import HostsUnfit
 from cluster.jobs.process import ProcessId, this_process
-from cluster.jobs.record import JobPaths, Status, read_job, write_job
+from cluster.jobs.record import JobPaths, JobStatus, read_job, write_job
 from cluster.jobs.record_lease import take_lease
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor import launcher, recovery
 from cluster.jobs.supervisor.launcher import Mpirun
-from cluster.jobs.supervisor.recovery import Healing, NotHealed
-from cluster.recovery.placement import Chosen, Unfit
-from cluster.recovery.policy import Again
+from cluster.jobs.supervisor.recovery import NotHealed, Recovery
+from cluster.recovery.placement import Ineligible, Placement
+from cluster.recovery.policy import Retry
 from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.result import Result
@@ -51,8 +51,8 @@ def paths(tmp_path: Path) -> JobPaths:
     return made
 
 
-def put(paths: JobPaths, state: JobState, **said: Any) -> Status:
-    made = Status(**{"state": state, "supervisor": this_process(), **said})
+def put(paths: JobPaths, state: JobState, **said: Any) -> JobStatus:
+    made = JobStatus(**{"state": state, "supervisor": this_process(), **said})
     write_json(paths.status, dataclasses.asdict(made))
     return made
 
@@ -116,7 +116,7 @@ def test_what_the_master_does_not_do_has_a_code_of_its_own(
     paths: JobPaths, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, says: str
 ) -> None:
     """2 what was asked wrongly, 3 nothing to do; and why."""
-    monkeypatch.setattr(stop, "sweep", lambda *_: Swept())
+    monkeypatch.setattr(stop, "sweep", lambda *_: CleanupResult())
     monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))
     found, said, complaint = answered(paths, capfdbinary, *words)
     assert (code, None) == (found, said)
@@ -192,9 +192,9 @@ def test_a_job_without_a_supervisor_is_stopped_from_here(
     """What is left of it is in its record; one that has not begun does not, and a lost one is over."""
     held = {A.address, B.address}
 
-    def sweep(hosts: Any, *_: Any) -> Swept:
+    def sweep(hosts: Any, *_: Any) -> CleanupResult:
         held.difference_update(h.address for h in hosts)
-        return Swept(processes=left)
+        return CleanupResult(processes=left)
 
     monkeypatch.setattr(stop, "sweep", sweep)
     monkeypatch.setattr(stop, "give_back", lambda job: sweep(job.hosts))
@@ -355,7 +355,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
         def wait_for(self, work: Any, to_its_end: bool = False) -> Any:
             return work()
 
-    def next_hosts(shared: Path, job: Any, **given: Any) -> Chosen:
+    def next_hosts(shared: Path, job: Any, **given: Any) -> Placement:
         asked.append(given)
         clock[0] += 1.0
         found = looks.pop(0)
@@ -380,12 +380,12 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
     job = a_job("", "j", **{"hosts": (A, B), "whole_hosts": (A, B), "np": 2, "whole_np": 2, **changes})
     replacing: Any = SimpleNamespace(news=0)
     folder: Any = SimpleNamespace(is_silent=False)
-    made = Healing(job, paths, Patience(), replacing, telling, folder)
+    made = Recovery(job, paths, Patience(), replacing, telling, folder)
     return SimpleNamespace(healing=made, clock=clock, said=said, asked=asked, held=held)
 
 
-SAME = Chosen(hosts=(A, B), np=2, seats=(A, B))
-TOO_FEW = Chosen(seats=(A, B), missing={B.address: Unfit(why="is silent")})
+SAME = Placement(hosts=(A, B), np=2, seats=(A, B))
+TOO_FEW = Placement(seats=(A, B), missing={B.address: Ineligible(why="is silent")})
 
 
 def test_the_next_attempt_has_its_pause_and_its_wait_told_apart(
@@ -393,7 +393,7 @@ def test_the_next_attempt_has_its_pause_and_its_wait_told_apart(
 ) -> None:
     """A look in vain is part of the wait; the one that succeeds is not. What is waited for is said once."""
     found = healed(paths, monkeypatch, [TOO_FEW, TOO_FEW, SAME])
-    prepared = found.healing.prepare(Again(wait_s=4.0, suspect=B.address), 2)
+    prepared = found.healing.prepare(Retry(wait_s=4.0, suspect=B.address), 2)
     assert (16.0, 1.0, "on the same hosts") == (prepared.waited_s, prepared.gate_s, prepared.choice)
     assert ["waits: too few hosts: 10.0.0.1 is silent"] == found.said
     assert [{B.address}] * 3 == [asked["suspects"] for asked in found.asked]
@@ -408,18 +408,18 @@ def test_what_is_waited_for_too_long_is_why_there_is_no_next_attempt(
     """After half an hour, beside the pause that was due."""
     found = healed(paths, monkeypatch, [TOO_FEW] * 1000)
     with pytest.raises(NotHealed, match=r"^for 30 minutes it waited: too few hosts: 10.0.0.1 is silent$"):
-        found.healing.prepare(Again(wait_s=100.0), 2)
+        found.healing.prepare(Retry(wait_s=100.0), 2)
     assert 1900 < found.clock[0] - 1000 < 1910
 
 
 def test_hosts_that_others_replace_are_let_go(paths: JobPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as they answer: one that is silent holds nothing that could be taken back."""
     for is_silent, held in ((False, {A.address, C.address}), (True, {A.address, B.address, C.address})):
-        chosen = Chosen(
-            hosts=(A, C), np=2, seats=(A, C), replaced={B.address: Unfit(why="it is sick", is_silent=is_silent)}
+        chosen = Placement(
+            hosts=(A, C), np=2, seats=(A, C), replaced={B.address: Ineligible(why="it is sick", is_silent=is_silent)}
         )
         found = healed(paths, monkeypatch, [chosen])
-        found.healing.prepare(Again(), 2)
+        found.healing.prepare(Retry(), 2)
         assert held == found.held
 
 
@@ -427,14 +427,14 @@ def test_a_host_that_another_job_has_is_done_without_at_once(paths: JobPaths, mo
     """Unless it is the same one again, which is waited for; after the queue the job's own host is the queue's care."""
     taken = HostsTaken("taken by k", {B.address: "is taken by k"})
     found = healed(paths, monkeypatch, [taken, taken, SAME])
-    prepared = found.healing.prepare(Again(without=C.address), 2)
+    prepared = found.healing.prepare(Retry(without=C.address), 2)
     assert [{C.address: "hung time and again"}, {C.address: "hung time and again", B.address: "is taken by k"}, {}] == [
         asked["without"] for asked in found.asked
     ]
     assert (6.0, 2.0, ["waits: taken by k"]) == (prepared.waited_s, prepared.gate_s, found.said)
     found = healed(paths, monkeypatch, [taken])
     with pytest.raises(HostsTaken):
-        found.healing.prepare(Again(is_turn=True), 2)
+        found.healing.prepare(Retry(is_turn=True), 2)
 
 
 @pytest.mark.parametrize(("unchecked", "suspects"), [(False, {A.address, B.address}), (True, set[str]())])
@@ -443,7 +443,7 @@ def test_after_the_queue_all_hosts_are_looked_at(
 ) -> None:
     """Unless the operator wants no look."""
     found = healed(paths, monkeypatch, [SAME], unchecked=unchecked)
-    found.healing.prepare(Again(is_turn=True), 2)
+    found.healing.prepare(Retry(is_turn=True), 2)
     assert [suspects] == [asked["suspects"] for asked in found.asked]
 
 
@@ -452,7 +452,7 @@ def test_a_shared_folder_that_cannot_be_written_is_waited_for(paths: JobPaths, m
     found = healed(paths, monkeypatch, [OSError(28, "No space left"), SAME])
     troubles = iter(["it is full", "it is full", ""])
     monkeypatch.setattr(recovery, "trouble_here", lambda *_: next(troubles))
-    prepared = found.healing.prepare(Again(), 2)
+    prepared = found.healing.prepare(Retry(), 2)
     assert (10.0, 2.0) == (prepared.waited_s, prepared.gate_s)
     assert [f"waits: {paths.folder} cannot be written: it is full"] == found.said
 
@@ -481,7 +481,7 @@ def test_a_supervisor_that_does_not_stop_its_job_is_ended(
     monkeypatch.setattr(stop, "_WAIT_S", 0.0)
     monkeypatch.setattr(stop, "_DIES_S", 0.0)
     monkeypatch.setattr(
-        stop, "read_status", lambda _: Status(state=JobState.RUNNING if supervisor.is_alive else JobState.STOPPED)
+        stop, "read_status", lambda _: JobStatus(state=JobState.RUNNING if supervisor.is_alive else JobState.STOPPED)
     )
     asked: Any = SimpleNamespace(supervisor=supervisor)
     if says:

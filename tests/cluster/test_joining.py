@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access, load_cluster
+from cluster.inventory import ROOT, SshSettings, load_cluster
 from cluster.join import keys
 from cluster.join.console import Consoles, consoles, fingerprints_in
 from cluster.join.discovery import Gathered, JoinRequest
 from cluster.join.files import request_of, targets
-from cluster.join.host_keys import Proof, Shown
+from cluster.join.host_keys import Proof, ProvenKeys
 from cluster.join.join import Joined, access_from_here, ssh_config
 from cluster.join.keys import HostKey
-from cluster.join.members import HostSeen, Member, hosts_of, named, with_new_members
+from cluster.join.members import JoiningHost, NamedHost, hosts_of, named, with_new_members
 from cluster.join.onhost import member, nfs, own_folders
 from tests.conftest import PATIENCE_S
 
@@ -95,7 +95,7 @@ def test_a_host_is_known_by_its_hashed_name_and_port(tmp_path: Path) -> None:
 
 def test_hosts_come_to_those_that_are_there() -> None:
     """The leader stays first, slots that were given stay, a host named again is not there twice."""
-    there = [Member(address="localhost", slots=4), Member(address="10.0.0.2", slots=8)]
+    there = [NamedHost(address="localhost", slots=4), NamedHost(address="10.0.0.2", slots=8)]
     all_of_them = with_new_members(there, named(["10.0.0.[2-3],gpu7"]), None)
 
     assert ["localhost", "10.0.0.2", "10.0.0.3", "gpu7"] == [m.address for m in all_of_them]
@@ -108,9 +108,9 @@ def test_hosts_come_to_those_that_are_there() -> None:
             named([word])
 
 
-def a_host(address: str, gpus: int | None = 0) -> HostSeen:
+def a_host(address: str, gpus: int | None = 0) -> JoiningHost:
     """A host that has nothing of ours yet."""
-    return HostSeen(
+    return JoiningHost(
         address=address,
         user="ubuntu",
         home="/home/ubuntu",
@@ -123,7 +123,7 @@ def a_host(address: str, gpus: int | None = 0) -> HostSeen:
 
 def test_the_hostfile_has_private_addresses_and_gpus() -> None:
     """What hosts call themselves, not what they are called from here; one that has two names is told."""
-    members = [Member(address="203.0.113.5"), Member(address="b", slots=2), Member(address="c")]
+    members = [NamedHost(address="203.0.113.5"), NamedHost(address="b", slots=2), NamedHost(address="c")]
     seen = {"203.0.113.5": a_host("10.0.0.1", gpus=8), "b": a_host("10.0.0.2", gpus=8), "c": a_host("10.0.0.3")}
 
     assert [("10.0.0.1", 8), ("10.0.0.2", 2), ("10.0.0.3", 1)] == [
@@ -140,7 +140,7 @@ def test_the_files_are_what_every_task_reads(tmp_path: Path, before: str) -> Non
     folder.mkdir()
     if before:
         (folder / "cluster.toml").write_text(before)
-    asked = request_of(folder, ("a",), name="", slots=0, access=Access(user="ubuntu"), shared="", nfs=False)
+    asked = request_of(folder, ("a",), name="", slots=0, access=SshSettings(user="ubuntu"), shared="", nfs=False)
     hosts = (Host(rank=0, address="10.0.0.1", slots=8), Host(rank=1, address="10.0.0.2", slots=8))
     joined = Joined(
         cluster=load_cluster_of(asked.name, hosts, folder, asked.access), seen={}, known_hosts="10.0.0.1 k\n"
@@ -159,7 +159,7 @@ def test_the_files_are_what_every_task_reads(tmp_path: Path, before: str) -> Non
     if before:
         assert "# mine" in (folder / "cluster.toml").read_text()
         assert "/bin/tell" == loaded.notify
-        again = request_of(folder, (), name="", slots=0, access=Access(), shared="", nfs=False)
+        again = request_of(folder, (), name="", slots=0, access=SshSettings(), shared="", nfs=False)
         assert ("", Path(folder / "k")) == (again.shared, again.access.key), "no folder is shared: none is asked for"
 
 
@@ -175,11 +175,11 @@ def test_tasks_reach_the_hosts_as_they_can_be_reached_from_here(
     tmp_path: Path, named_as: tuple[str, str], gateway: str | None, key: str
 ) -> None:
     """The hostfile has the hosts' own addresses; only the leader's may have to be another from here."""
-    shown = {a: Shown(address=a, keys=(A,), proof=Proof.KNOWN) for a in named_as}
+    shown = {a: ProvenKeys(address=a, keys=(A,), proof=Proof.KNOWN) for a in named_as}
     gathered = Gathered(
-        members=tuple(Member(address=a) for a in named_as), shown=shown, consoles=Consoles(fingerprints={})
+        members=tuple(NamedHost(address=a) for a in named_as), shown=shown, consoles=Consoles(fingerprints={})
     )
-    request = JoinRequest(words=named_as, name="plain", access=Access(key=Path("k")))
+    request = JoinRequest(words=named_as, name="plain", access=SshSettings(key=Path("k")))
     hosts = tuple(Host(rank=n, address=f"10.0.0.{n + 1}", slots=1) for n in range(2))
     access = access_from_here(request, gathered, hosts, a_host("10.0.0.1"), tmp_path)
 
@@ -187,7 +187,7 @@ def test_tasks_reach_the_hosts_as_they_can_be_reached_from_here(
     assert str(access.key).endswith(key)
 
 
-def load_cluster_of(name: str, hosts: tuple[Host, ...], folder: Path, access: Access) -> object:
+def load_cluster_of(name: str, hosts: tuple[Host, ...], folder: Path, access: SshSettings) -> object:
     """A cluster as `join` makes one."""
     from dataclasses import replace
 
@@ -203,7 +203,7 @@ def test_a_stack_s_folder_is_left_alone(tmp_path: Path) -> None:
     """A stack has its own way to write its hosts."""
     (tmp_path / "cluster.toml").write_text("[nodes]\nworkers = 1\n")
     with pytest.raises(ConfigError, match="describes a stack: join hosts in another folder"):
-        request_of(tmp_path, (), name="x", slots=0, access=Access(), shared="", nfs=False)
+        request_of(tmp_path, (), name="x", slots=0, access=SshSettings(), shared="", nfs=False)
 
 
 def test_a_host_is_made_part_and_the_same_again_changes_nothing(
@@ -280,11 +280,11 @@ def test_a_folder_is_served_and_mounted_once(tmp_path: Path, monkeypatch: pytest
     files["/proc/self/mounts"] = f"10.0.0.1:{folder} {folder} nfs4 rw 0 0\n"
     assert f"{folder} was mounted already" == nfs.mount(folder, "10.0.0.1")
     files["/proc/self/mounts"] = f"10.0.0.9:/x {folder} nfs4 rw 0 0\n"
-    with pytest.raises(nfs.Failed, match=r"10.0.0.9:/x is mounted on"):
+    with pytest.raises(nfs.NfsError, match=r"10.0.0.9:/x is mounted on"):
         nfs.mount(folder, "10.0.0.1")
     files["/proc/self/mounts"] = ""
     (Path(folder) / "own").write_text("")
-    with pytest.raises(nfs.Failed, match="holds files of this host"):
+    with pytest.raises(nfs.NfsError, match="holds files of this host"):
         nfs.mount(folder, "10.0.0.1")
 
 
@@ -299,11 +299,11 @@ def test_no_home_and_no_folder_of_the_system_is_given_away(tmp_path: Path, monke
     me = pwd.struct_passwd(("me", "x", 1, 1, "", str(home), "/bin/sh"))
     monkeypatch.setattr(own_folders.pwd, "getpwall", lambda: [me])
     for folder in (home, link):
-        with pytest.raises(nfs.Failed, match="is the home of me: choose another with --shared, one inside"):
+        with pytest.raises(nfs.NfsError, match="is the home of me: choose another with --shared, one inside"):
             nfs.serve("plain", str(folder), getpass.getuser(), ["10.0.0.2"])
-        with pytest.raises(nfs.Failed, match="is the home of me"):
+        with pytest.raises(nfs.NfsError, match="is the home of me"):
             nfs.looked_at(str(folder), "10.0.0.1")
-    with pytest.raises(nfs.Failed, match="system is a folder of the system"):
+    with pytest.raises(nfs.NfsError, match="system is a folder of the system"):
         nfs.serve("plain", str(system), getpass.getuser(), ["10.0.0.2"])
 
     assert 0o750 == home.stat().st_mode & 0o7777
@@ -314,16 +314,16 @@ def test_no_home_and_no_folder_of_the_system_is_given_away(tmp_path: Path, monke
 def test_a_folder_of_the_system_is_refused_by_its_name(tmp_path: Path, folder: str) -> None:
     """Before any host is reached."""
     with pytest.raises(ConfigError, match="is a folder of the system: name one to be made"):
-        request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared=folder, nfs=True)
+        request_of(tmp_path, ("a",), name="x", slots=0, access=SshSettings(), shared=folder, nfs=True)
 
 
 def test_a_folder_to_be_served_is_written_as_mount_lists_it(tmp_path: Path) -> None:
     """One that was mounted is found again; /etc/fstab and exports have no place for a space."""
     for folder in ("/srv/a", "/srv/a/", "//srv/./a"):
-        asked = request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared=folder, nfs=True)
+        asked = request_of(tmp_path, ("a",), name="x", slots=0, access=SshSettings(), shared=folder, nfs=True)
         assert "/srv/a" == asked.shared
     with pytest.raises(ConfigError, match="no space can stand"):
-        request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared="/srv/a b", nfs=True)
+        request_of(tmp_path, ("a",), name="x", slots=0, access=SshSettings(), shared="/srv/a b", nfs=True)
 
 
 def test_without_credentials_or_a_region_ec2_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

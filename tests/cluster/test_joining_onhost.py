@@ -111,7 +111,7 @@ def test_what_is_missing_is_installed_from_the_distribution(host: Any, programs:
     if not why:
         nfs._needs("exportfs")
         return
-    with pytest.raises(nfs.Failed) as error:
+    with pytest.raises(nfs.NfsError) as error:
         nfs._needs("exportfs")
     assert str(error.value).endswith(why)
 

@@ -11,17 +11,17 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.inventory import Access, Cluster
+from cluster.inventory import Cluster, SshSettings
 from cluster.join import discovery, join, keys, share
 from cluster.join.console import Consoles
 from cluster.join.discovery import Gathered, JoinRequest
 from cluster.join.files import request_of, targets
-from cluster.join.host_keys import NotTheHost, Proof, Shown
+from cluster.join.host_keys import NotTheHost, Proof, ProvenKeys
 from cluster.join.join import Joined
 from cluster.join.keys import HostKey, key_in, known_as
-from cluster.join.members import HostSeen, Member, hosts_of, named
+from cluster.join.members import JoiningHost, NamedHost, hosts_of, named
 from cluster.join.onhost import look as joining_look
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost import pci
 from cluster.ssh.result import FanOut, FanOutError, Result
 from tests.cluster.reach_here import ReachHere
@@ -33,13 +33,13 @@ KEY, RSA = (
 )
 
 
-def a_host(address: str, **more: Any) -> HostSeen:
+def a_host(address: str, **more: Any) -> JoiningHost:
     usual = {"user": "ubuntu", "home": "/home/ubuntu", "gpus": 0, "may_be_root": True, "has_project": True}
-    return HostSeen(address=address, **{**usual, "has_runtime": True, **more})
+    return JoiningHost(address=address, **{**usual, "has_runtime": True, **more})
 
 
 def a_request(**more: Any) -> JoinRequest:
-    return JoinRequest(**{"words": ("a",), "name": "plain", "access": Access(), **more})
+    return JoinRequest(**{"words": ("a",), "name": "plain", "access": SshSettings(), **more})
 
 
 def a_cluster(*hosts: Host, **more: Any) -> Cluster:
@@ -51,7 +51,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, module: Any, *rounds: dict[Host, 
     """What hosts answer, round by round; a text in an answer's place is why there is none."""
     left = list(rounds)
 
-    def ask(reach: Reach, hosts: Any, *_: Any, **__: Any) -> tuple[FanOut, dict[Host, Any]]:
+    def ask(reach: Executor, hosts: Any, *_: Any, **__: Any) -> tuple[FanOut, dict[Host, Any]]:
         said = left.pop(0)
         failed = {h: said[h] for h in hosts if isinstance(said.get(h), str)}
         results = {
@@ -82,8 +82,8 @@ def test_gpus_that_cannot_be_counted_are_not_taken_for_one_slot() -> None:
     """Seven of eight GPUs would stay idle, and nobody would see it; slots that were given are believed."""
     told = {a: a_host(f"own-{a}", gpus=g) for a, g in (("a", 8), ("b", None))}
     with pytest.raises(ConfigError, match=r"nvidia-smi fails on b\b.*--slots"):
-        hosts_of([Member(address="a"), Member(address="b")], told)
-    assert [8, 8] == [h.slots for h in hosts_of([Member(address="a"), Member(address="b", slots=8)], told)]
+        hosts_of([NamedHost(address="a"), NamedHost(address="b")], told)
+    assert [8, 8] == [h.slots for h in hosts_of([NamedHost(address="a"), NamedHost(address="b", slots=8)], told)]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_only_a_leader_may_do_without_training(
     slots: tuple[int | None, int | None], gpus: tuple[int, int], has: list[int]
 ) -> None:
     """Slots as they were given, else one for each GPU, else one; spares come last."""
-    members = [Member(address=a, slots=s) for a, s in zip("ab", slots, strict=True)]
+    members = [NamedHost(address=a, slots=s) for a, s in zip("ab", slots, strict=True)]
     told = {a: a_host(f"own-{a}", gpus=g) for a, g in zip("ab", gpus, strict=True)}
     assert has == [h.slots for h in hosts_of(members, told)]
     spare = [dataclasses.replace(members[0], is_spare=True), members[1]]
@@ -134,7 +134,7 @@ def test_only_a_leader_may_do_without_training(
 
 
 def asked(folder: Path, **more: Any) -> JoinRequest:
-    usual: dict[str, Any] = {"name": "", "slots": 0, "access": Access(), "shared": "", "nfs": False}
+    usual: dict[str, Any] = {"name": "", "slots": 0, "access": SshSettings(), "shared": "", "nfs": False}
     return request_of(folder, ("a",), **{**usual, **more})
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, more: dict[str, Any
 
 def test_a_joined_cluster_s_file_says_how_it_is_reached(tmp_path: Path) -> None:
     """What is not set is not there; a folder that all share has no word about who has it."""
-    cluster = a_cluster(A, folder=tmp_path, access=Access(user="u", gateway="g"))
+    cluster = a_cluster(A, folder=tmp_path, access=SshSettings(user="u", gateway="g"))
     joined = Joined(cluster=cluster, seen={}, known_hosts="k\n")
     hosts, known, toml = targets(joined)
     assert ("10.0.0.1 slots=1", True) == (hosts.text.splitlines()[0], known.text.startswith("k"))
@@ -224,7 +224,7 @@ def test_the_folder_of_jobs_is_shared_served_or_the_leader_s_own(
 
 def test_a_folder_is_served_once_all_others_could_mount_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each host that cannot is named with why, and equal ones together."""
-    reach, good = cast("Reach", None), {"failed": ""}
+    reach, good = cast("Executor", None), {"failed": ""}
     addresses = [h.address for h in (A, B, C)]
 
     def serve(*rounds: dict[Host, Any], is_seen: bool = True, hosts: Any = (A, B, C)) -> None:
@@ -284,7 +284,7 @@ def test_each_host_s_key_is_believed_for_what_vouches_for_it(gathers: Any, tmp_p
     } == (found.record()["hosts"][3])
     assert f"c  ssh-ed25519  {KEY.fingerprint}  vouched for by nobody: compare it" == str(found.unproven[0])
     with pytest.raises(ClusterError, match=r"no SSH host key from a, c within 5 s: are they up, is port 23 open"):
-        gathers(("a", "b", "c"), {"b": [KEY]}, {}, {}, access=Access(port=23))
+        gathers(("a", "b", "c"), {"b": [KEY]}, {}, {}, access=SshSettings(port=23))
     with pytest.raises(NotTheHost) as error:
         gathers(("a", "b"), {"a": [KEY], "b": [KEY]}, {"a": ["x"]}, {("known_hosts", "b"): [RSA]})
     assert 2 == len(str(error.value).splitlines())
@@ -318,20 +318,20 @@ def test_a_scan_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch, error: E
 
 def test_a_cluster_is_joined_of_what_hosts_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its hosts by their own addresses with the leader first, its folder, its project in their home, and how it is reached."""
-    members = (Member(address="1.1.1.1"), Member(address="1.1.1.2"))
-    shown = {m.address: Shown(address=m.address, keys=(KEY,), proof=Proof.KNOWN) for m in members}
+    members = (NamedHost(address="1.1.1.1"), NamedHost(address="1.1.1.2"))
+    shown = {m.address: ProvenKeys(address=m.address, keys=(KEY,), proof=Proof.KNOWN) for m in members}
     gathered = Gathered(members=members, shown=shown, consoles=Consoles(fingerprints={}))
     reached = [Host(rank=n, address=m.address, slots=1) for n, m in enumerate(members)]
     told = [{**vars(a_host(h.address, gpus=4)), "home": str(tmp_path)} for h in (A, B)]
     look = dict(zip(reached, told, strict=True))
     here = ReachHere(tmp_path / "homes")
-    monkeypatch.setattr(join, "Reach", lambda cluster, label: here)
+    monkeypatch.setattr(join, "Executor", lambda cluster, label: here)
     monkeypatch.setattr(join, "_check_ways", lambda *_: None)
     monkeypatch.setattr(join, "_resolved", lambda a: a)
     said: list[str] = []
     for project, place in (("~/p", f"{tmp_path}/p"), ("/opt/~/p", "/opt/~/p")):
         answering(monkeypatch, join, look, {reached[0]: ["private", "public"]}, {h: [] for h in reached})
-        request = a_request(project=project, access=Access(port=23))
+        request = a_request(project=project, access=SshSettings(port=23))
         made = join.join(request, gathered, tmp_path / "f", said.append)
         cluster = made.cluster
         assert (("10.0.0.1", 4), ("10.0.0.2", 4)) == tuple((h.address, h.slots) for h in cluster.hosts)

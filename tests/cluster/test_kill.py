@@ -10,7 +10,7 @@ from invoke import Context, Exit
 from cluster.inventory import Cluster
 from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.program import ask, program
 from cluster.ssh.tagged_processes import end_script
 from dlami.tasks import hosts as tasks
@@ -36,7 +36,7 @@ def started(script: Any, last: Any, by_inv: str = "") -> Any:
 
 
 def kill(
-    reach: Reach,
+    reach: Executor,
     cluster: Cluster,
     hosts: Any,
     jobs: Any = NOTHING_KNOWN,
@@ -49,11 +49,11 @@ def kill(
     return found, end_leftovers(reach, cluster, found, again or jobs, all_mine=all_mine, grace_s=grace_s)
 
 
-def running(reach: Reach, hosts: Any, what: Any) -> Any:
+def running(reach: Executor, hosts: Any, what: Any) -> Any:
     return sum(int(r.text) for r in reach.run(hosts, f"ps -eo args | grep -c '^[s]leep {what}' || true").values())
 
 
-def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster, reach: Reach) -> None:
+def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster, reach: Executor) -> None:
     """By the tag in their environment, not by name: an equal command without a tag is left alone."""
     reach.run(
         cluster.hosts,
@@ -72,7 +72,7 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster,
     reach.run(cluster.hosts, "pkill -f '^sleep 4003'").check()
 
 
-def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster: Cluster, reach: Reach, lab: Lab) -> None:
+def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster: Cluster, reach: Executor, lab: Lab) -> None:
     """Our master knows nothing of it: while its record says that it runs, nothing of it is touched by anything."""
     host, folder = cluster.hosts[1], lab.shared / "b/jobs/other-1"
     folder.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster: Clus
     assert 0 == ended.num_left + running(reach, [host], 4012)
 
 
-def test_only_what_was_shown_is_ended(cluster: Cluster, reach: Reach) -> None:
+def test_only_what_was_shown_is_ended(cluster: Cluster, reach: Executor) -> None:
     """A job that began while the question waited, and the next attempt of one that was shown, stay."""
     host = cluster.hosts[1]
     reach.run([host], "DLAMI_JOB=dead-5 " + started("sleep 4013; true", 4013)).check()
@@ -111,7 +111,7 @@ def test_only_what_was_shown_is_ended(cluster: Cluster, reach: Reach) -> None:
     kill(reach, cluster, [host], over("new-1"))
 
 
-def test_what_forks_all_the_time_goes_with_what_was_shown(cluster: Cluster, reach: Reach) -> None:
+def test_what_forks_all_the_time_goes_with_what_was_shown(cluster: Cluster, reach: Executor) -> None:
     """Each child has a number that was never shown."""
     host = cluster.hosts[1]
     loop = "while :; do sleep 4015 & sleep 0.01; done"
@@ -122,7 +122,7 @@ def test_what_forks_all_the_time_goes_with_what_was_shown(cluster: Cluster, reac
 
 
 @pytest.mark.promise("kill")
-def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach) -> None:
+def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Executor) -> None:
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
     tag = "DLAMI_JOB=dead-4 DLAMI_JOB_FOLDER=/shared/jobs/dead-4 "
     (lab.shared / "jobs").mkdir(exist_ok=True)  # and no such job in it: it was removed
@@ -144,7 +144,7 @@ def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach)
 
 
 @pytest.mark.promise("reboot")
-def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
+def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Executor) -> None:
     """The host goes down by its own command and another boot answers."""
     victims, back = cluster.hosts[1:3], []
     missing = reboot.reboot(reach, victims, 200, lambda host, _s: back.append(host))
@@ -154,7 +154,7 @@ def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
 
 
 def test_reboot_looks_again_after_the_answer(
-    lab: Lab, cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, cluster: Cluster, reach: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training that begins on one of its slots while the question waits is not rebooted away."""
     host = cluster.hosts[1]

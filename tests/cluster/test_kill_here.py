@@ -12,7 +12,7 @@ import pytest
 from cluster.inventory import Cluster
 from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_leftovers, find_leftovers
 from cluster.kill.onhost.leftovers import processes
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from tests.conftest import wait_for
 from tests.processes import wait_until_it_is
 
@@ -21,8 +21,8 @@ JOB = f"dead-{os.getpid()}"
 
 
 @pytest.fixture
-def reach_here(here: Cluster) -> Iterator[Reach]:
-    with Reach(here) as opened:
+def reach_here(here: Cluster) -> Iterator[Executor]:
+    with Executor(here) as opened:
         yield opened
 
 
@@ -46,7 +46,7 @@ def rank_of(record: Path, script: str = "echo; exec sleep 4000", program: str = 
     return rank
 
 
-def found_of_job(reach: Reach, cluster: Cluster) -> Leftovers:
+def found_of_job(reach: Executor, cluster: Cluster) -> Leftovers:
     """What is shown of the job alone: other processes of this machine are none of this test's."""
     found = find_leftovers(reach, cluster, cluster.hosts, NOTHING_KNOWN)
     mine = {h: tuple(p for p in ps if p.job == JOB) for h, ps in found.processes.items()}
@@ -62,7 +62,7 @@ def found_of_job(reach: Reach, cluster: Cluster) -> Leftovers:
     ],
 )
 def test_a_shown_process_that_may_not_be_ended_any_more_is_no_zero(
-    here: Cluster, reach_here: Reach, record: Path, known: Any, word: str, why: str
+    here: Cluster, reach_here: Executor, record: Path, known: Any, word: str, why: str
 ) -> None:
     """Its job was resumed while the question waited, or its record cannot be read now: left alone, and told."""
     rank = rank_of(record)
@@ -84,7 +84,7 @@ def test_a_shown_process_that_may_not_be_ended_any_more_is_no_zero(
 
 
 def test_whatever_a_process_was_started_with_is_shown_on_one_line(
-    here: Cluster, reach_here: Reach, record: Path
+    here: Cluster, reach_here: Executor, record: Path
 ) -> None:
     """Line breaks, tabs and what would clear the screen or turn the writing around are blanks; letters stay."""
     rank = rank_of(record, "echo\n\twhile :; do\n sleep 0.1\ndone # \x1b[2J\u202e\x85 é\n", "sh")
@@ -111,7 +111,7 @@ def test_a_zombie_s_name_is_shown_on_one_line(tmp_path: Path) -> None:
 
 
 def test_a_lost_job_s_ranks_are_left_alone_while_its_supervisor_may_live(
-    here: Cluster, reach_here: Reach, record: Path
+    here: Cluster, reach_here: Executor, record: Path
 ) -> None:
     """On another machine, which cannot reach the folder perhaps; whatever is asked for."""
     rank = rank_of(record)
@@ -127,7 +127,7 @@ def test_a_lost_job_s_ranks_are_left_alone_while_its_supervisor_may_live(
 
 
 def test_a_child_without_its_tag_that_ignores_term_is_killed_when_its_parent_is_gone(
-    here: Cluster, reach_here: Reach, record: Path
+    here: Cluster, reach_here: Executor, record: Path
 ) -> None:
     """Its job was known by its parent alone."""
     child = """env -i sh -c 'trap "" TERM; echo; while :; do sleep 0.1; done'"""

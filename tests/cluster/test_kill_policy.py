@@ -15,9 +15,9 @@ import pytest
 from cluster.kill.onhost.leftovers import (
     HEALTH_S,
     SEGMENT,
-    Process,
-    Records,
-    Request,
+    JobStates,
+    LeftoversArguments,
+    ProcEntry,
     _gpu_megabytes,
     _own_chain,
     _with_job,
@@ -34,18 +34,18 @@ def now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
 
 
-def a_process(pid: int = 100, **changes: Any) -> Process:
+def a_process(pid: int = 100, **changes: Any) -> ProcEntry:
     """One of this user's, of no job."""
     fields = {
         "pid": pid, "ppid": 1, "session": pid, "tty": 0, "state": "S", "uid": os.getuid(), "started": now(),
         "name": "python", "command": "python train.py", "job": "", "folder": "", "run": "", "is_training": False,
     }  # fmt: skip
-    return Process(**{**fields, **changes})
+    return ProcEntry(**{**fields, **changes})
 
 
-def decided(one: Process, **asked: Any) -> str:
-    request = Request(**{"going": [], "over": [], **asked})
-    return fate(one, request, Records(request))
+def decided(one: ProcEntry, **asked: Any) -> str:
+    request = LeftoversArguments(**{"going": [], "over": [], **asked})
+    return fate(one, request, JobStates(request))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_page_that_somebody_looks_at_is_left_alone(tmp_path: Path) -> None:
     assert "end" == decided(one)
 
 
-def of_job(pid: int, others: dict[int, Process]) -> tuple[str, str]:
+def of_job(pid: int, others: dict[int, ProcEntry]) -> tuple[str, str]:
     found = _with_job(others[pid], others)
     return found.job, found.folder
 
@@ -162,7 +162,7 @@ def test_who_looks_is_not_listed_nor_what_is_of_no_training(monkeypatch: pytest.
     }
 
     assert {me, parent, 3, 4_000_001} == _own_chain(table)
-    listed = look(Request(going=[], over=["x"]), table)
+    listed = look(LeftoversArguments(going=[], over=["x"]), table)
     expected = [(4_000_002, "another inv's", True), (4_000_003, "end", False), (4_000_005, "end", False)]
     assert expected == [(p["pid"], p["fate"], p["orphan"]) for p in listed]
     monkeypatch.delenv("DLAMI_RUN")

@@ -16,7 +16,7 @@ import pytest
 
 from cluster.errors import ClusterError
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from lab import lab as labs
 from lab import network, nodes
@@ -26,7 +26,7 @@ from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
 
-def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
+def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Executor) -> None:
     """Own name, processes, network and files; one shared folder."""
     master = cluster.master
     number = f"1000.{os.getpid()}"
@@ -48,7 +48,7 @@ def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
     assert all(words[-2:] == ["eth0", "lo"] for words in lines.values())
 
 
-def test_a_crashed_host_comes_back_with_its_files_and_key(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_crashed_host_comes_back_with_its_files_and_key(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """As after a power cut: the address answers again, under the host key that is known."""
     victim, host = lab.hosts[2], cluster.hosts[2]
     reach.run([host], "echo kept >/root/file; sync").check()
@@ -56,14 +56,14 @@ def test_a_crashed_host_comes_back_with_its_files_and_key(lab: Lab, cluster: Clu
 
     assert ["down"] == [state for h, state in labs.statuses(lab) if h == victim]
     labs.heal(lab, [victim])
-    with Reach(cluster) as again:
+    with Executor(cluster) as again:
         assert "kept\n" == again.run([host], "cat /root/file").check()[host].text
 
 
-def test_a_cut_host_is_silent_and_a_slow_one_slow(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_cut_host_is_silent_and_a_slow_one_slow(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """Packets vanish: the connection runs into its own limit, and the other hosts' answers are there."""
     labs.cut(lab, lab.hosts[1])
-    with Reach(cluster) as fresh:
+    with Executor(cluster) as fresh:
         results = fresh.run(cluster.hosts, "hostname", limits=Limits(connect_s=20))
 
     assert [cluster.hosts[1]] == list(results.failed)
@@ -150,7 +150,7 @@ def test_root_on_a_lab_host_cannot_change_this_machine(plain: Any) -> None:
     settings = Path("/proc/sys/vm/dirty_background_ratio").read_text()
     cluster = load_cluster(f"lab:{plain.name}")
     host = cluster.hosts[1]
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         done = {harm: reach.run([host], harm)[host] for harm in HARM}
         mode = reach.run([host], "chmod 600 /dev/null; stat -c %a /dev/null").check()[host].text
 
@@ -160,7 +160,7 @@ def test_root_on_a_lab_host_cannot_change_this_machine(plain: Any) -> None:
     assert "600\n" == mode and 0o666 == stat.S_IMODE(Path("/dev/null").stat().st_mode)
 
 
-def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster, reach: Reach) -> Any:
+def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster, reach: Executor) -> Any:
     """With its files, and nothing of what ran on it."""
     host = cluster.hosts[2]
     first = "cut -d' ' -f22 /proc/1/stat"
@@ -170,12 +170,12 @@ def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster
     reach.run([host], "reboot -f")
 
     def is_back() -> Any:
-        with Reach(cluster) as again:
+        with Executor(cluster) as again:
             result = again.run([host], first)[host]
         return result.ok and result.text != before
 
     wait_for(is_back, 60, "the host is back")
-    with Reach(cluster) as again:
+    with Executor(cluster) as again:
         assert "kept\n" == again.run([host], "cat /root/rebooted; ! pgrep -f 'sleep 432[1]'").check()[host].text
 
 
@@ -188,7 +188,7 @@ def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain: Any) -> None:
 
     assert 0 == healed.returncode, healed.stderr
     cluster = load_cluster(f"lab:{plain.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         said = reach.run(cluster.hosts, "cat /shared/checkpoint; hostname")
         assert [f"step 1000{h.name}\n" for h in plain.hosts] == [r.text for r in said.check().values()]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cluster.recovery.cause import Cause, read_cause
-from cluster.recovery.failure_kinds import Ending
-from cluster.recovery.last_words import LastWords, Worker
+from cluster.recovery.failure_kinds import FailureKind
+from cluster.recovery.last_words import FailedWorker, LastWords
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.2"}
 TORCHRUN = """\
@@ -82,12 +82,12 @@ def cause(*said: str, is_alone: bool = False, first: int = 0, code: int = 1) -> 
 @pytest.mark.parametrize(
     ("before", "code", "kind", "text"),
     [
-        ("", -9, Ending.RANK_SIGNAL, "torchrun's worker 1 was ended by signal 9 (SIGKILL)"),
-        ("", -11, Ending.RANK_SIGNAL, "torchrun's worker 1 was ended by signal 11 (SIGSEGV)"),
-        ("", 137, Ending.RANK_SIGNAL, "torchrun's worker 1 exited 137"),
-        (KEY, 1, Ending.PROGRAM, "torchrun's worker 1 exited 1: KeyError: 'x'"),
-        (GLOO, 1, Ending.RANK_SIGNAL, f"torchrun's worker 1 exited 1: {GLOO}"),
-        (ECC, 1, Ending.GPU, "torchrun's worker 1 exited 1: RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        ("", -9, FailureKind.RANK_SIGNAL, "torchrun's worker 1 was ended by signal 9 (SIGKILL)"),
+        ("", -11, FailureKind.RANK_SIGNAL, "torchrun's worker 1 was ended by signal 11 (SIGSEGV)"),
+        ("", 137, FailureKind.RANK_SIGNAL, "torchrun's worker 1 exited 137"),
+        (KEY, 1, FailureKind.PROGRAM, "torchrun's worker 1 exited 1: KeyError: 'x'"),
+        (GLOO, 1, FailureKind.RANK_SIGNAL, f"torchrun's worker 1 exited 1: {GLOO}"),
+        (ECC, 1, FailureKind.GPU, "torchrun's worker 1 exited 1: RuntimeError: CUDA error: uncorrectable ECC error encountered"),
     ],
 )  # fmt: skip
 def test_a_torchrun_s_end_is_its_worker_s(before: Any, code: Any, kind: Any, text: Any, is_new: Any) -> None:
@@ -102,35 +102,35 @@ def test_who_lost_another_is_not_who_failed() -> None:
     """The torchrun that is first to go may only have lost the other one's worker, or the GPU of another rank."""
     lost = GLOO + "\n" + torchrun(1)
     killed = cause(lost, torchrun(-9, rank=9))
-    assert (Ending.RANK_SIGNAL, 1, "10.0.0.2") == (killed.kind, killed.rank, killed.host)
+    assert (FailureKind.RANK_SIGNAL, 1, "10.0.0.2") == (killed.kind, killed.rank, killed.host)
     assert "rank 1 on 10.0.0.2 failed: torchrun's worker 9 was ended by signal 9 (SIGKILL)" == killed.text
     faulty = cause(GLOO, ECC)
-    assert (Ending.GPU, "10.0.0.2") == (faulty.kind, faulty.host)
+    assert (FailureKind.GPU, "10.0.0.2") == (faulty.kind, faulty.host)
     own = cause(KEY, ECC)
-    assert (Ending.PROGRAM, 0) == (own.kind, own.rank)
+    assert (FailureKind.PROGRAM, 0) == (own.kind, own.rank)
 
 
 def test_a_torchrun_that_was_told_to_end_has_no_error_of_its_own() -> None:
     """SIGTERM came to it, which says nothing of the program."""
     said = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 23978 got signal: 15\n"
-    assert Ending.TOLD is cause(said).kind
-    assert Ending.RANK_SIGNAL is cause(said.replace("15", "1")).kind
+    assert FailureKind.TOLD is cause(said).kind
+    assert FailureKind.RANK_SIGNAL is cause(said.replace("15", "1")).kind
 
 
 @pytest.mark.parametrize(
     ("said", "kind", "text"),
     [
-        (KEY + NOT_DESTROYED, Ending.PROGRAM, "KeyError: 'x'"),
-        ("[rank1]: KeyError: 'x'\n", Ending.PROGRAM, "KeyError: 'x'"),
-        (GLOO + "\n" + NOT_DESTROYED, Ending.RANK_SIGNAL, GLOO),
-        (NCCL + NOT_DESTROYED, Ending.RANK_SIGNAL, "socketProgress: Connection closed by remote peer ip-10-0-0-1"),
-        (NCCL + "RuntimeError: the training failed\n", Ending.RANK_SIGNAL, "RuntimeError: the training failed"),
-        (ECC, Ending.GPU, "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-        ("GPU 3: GPU has fallen off the bus.\nKeyError: 3\n", Ending.GPU, "GPU 3: GPU has fallen off the bus."),
-        ("RuntimeError: CUDA error: device-side assert triggered\n", Ending.PROGRAM, "device-side assert triggered"),
-        ("error: another rank ended, so the exchange with it failed; its own message says why\n", Ending.RANK_SIGNAL, ""),
-        (DOWNLOAD, Ending.PROGRAM, "HTTPSConnectionPool"),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer\n", Ending.PROGRAM, "ConnectionResetError"),
+        (KEY + NOT_DESTROYED, FailureKind.PROGRAM, "KeyError: 'x'"),
+        ("[rank1]: KeyError: 'x'\n", FailureKind.PROGRAM, "KeyError: 'x'"),
+        (GLOO + "\n" + NOT_DESTROYED, FailureKind.RANK_SIGNAL, GLOO),
+        (NCCL + NOT_DESTROYED, FailureKind.RANK_SIGNAL, "socketProgress: Connection closed by remote peer ip-10-0-0-1"),
+        (NCCL + "RuntimeError: the training failed\n", FailureKind.RANK_SIGNAL, "RuntimeError: the training failed"),
+        (ECC, FailureKind.GPU, "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        ("GPU 3: GPU has fallen off the bus.\nKeyError: 3\n", FailureKind.GPU, "GPU 3: GPU has fallen off the bus."),
+        ("RuntimeError: CUDA error: device-side assert triggered\n", FailureKind.PROGRAM, "device-side assert triggered"),
+        ("error: another rank ended, so the exchange with it failed; its own message says why\n", FailureKind.RANK_SIGNAL, ""),
+        (DOWNLOAD, FailureKind.PROGRAM, "HTTPSConnectionPool"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer\n", FailureKind.PROGRAM, "ConnectionResetError"),
     ],
 )  # fmt: skip
 def test_what_a_rank_says_tells_whose_end_it_is(said: Any, kind: Any, text: Any) -> None:
@@ -145,13 +145,13 @@ def test_a_gpu_s_fault_is_one_where_its_library_aborts_too() -> None:
     said = "".join(f"[1,1]<stderr>:{line}\n" for line in ECC.splitlines())
     ended = "mpirun noticed that process rank 1 with PID 1845 on node b exited on signal 6 (Aborted).\n"
     found = read_cause(said + ended, 134, HOSTS)
-    assert (Ending.GPU, "10.0.0.2") == (found.kind, found.host)
+    assert (FailureKind.GPU, "10.0.0.2") == (found.kind, found.host)
     assert "ended by signal 6 (Aborted): RuntimeError: CUDA error: uncorrectable ECC" in found.text
-    assert Ending.RANK_SIGNAL is read_cause(ended, 134, HOSTS).kind
+    assert FailureKind.RANK_SIGNAL is read_cause(ended, 134, HOSTS).kind
 
 
 @pytest.mark.parametrize(("code", "signal"), [(-9, 9), (-1, 1), (0, None), (1, None)])
 def test_a_worker_s_code_below_zero_is_a_signal(code: int, signal: int | None) -> None:
     """By it alone others' errors may follow from its end."""
-    words = LastWords(worker=Worker(rank=0, code=code))
+    words = LastWords(worker=FailedWorker(rank=0, code=code))
     assert (signal, signal is not None) == (words.signal, words.tell_what_happened)

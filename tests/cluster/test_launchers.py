@@ -2,11 +2,11 @@
 
 import pytest
 
-from cluster.inventory import Access
+from cluster.inventory import SshSettings
 from cluster.ssh import options
 from cluster.ssh.failure import Reason
 from cluster.ssh.launcher import CONFIG_VARIABLE, InPods, OverSsh, launcher
-from cluster.ssh.options import Way
+from cluster.ssh.options import Route
 
 
 @pytest.mark.parametrize("reason", [None, *Reason])
@@ -24,10 +24,10 @@ def test_in_a_pod_the_job_s_own_settings_count(monkeypatch: pytest.MonkeyPatch) 
     """And nowhere else is a file of settings named."""
     monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
     assert launcher().has_machines
-    assert "-F" not in options.options_on_hosts() + options.options(Access())
+    assert "-F" not in options.options_on_hosts() + options.options(SshSettings())
     monkeypatch.setenv(CONFIG_VARIABLE, "/etc/job/config")
 
     assert not launcher().has_machines
-    given = options.options_for_a_person(Way("a", Access()), forward_agent=False)
-    for words in (options.options(Access()), options.options_on_hosts(), given):
+    given = options.options_for_a_person(Route("a", SshSettings()), forward_agent=False)
+    for words in (options.options(SshSettings()), options.options_on_hosts(), given):
         assert ["-F", "/etc/job/config"] == words[:2]

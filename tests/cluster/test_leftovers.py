@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cluster.inventory import Cluster
-from cluster.recovery.host_failures import Entry, note, read_memory
-from cluster.ssh.fanout import Reach
+from cluster.recovery.host_failures import FailureRecord, note, read_memory
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests import leftovers
 from tests.host_files import put_back, system_files
@@ -20,13 +20,13 @@ def now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
 
 
-def sleepers(reach: Reach, cluster: Cluster) -> Any:
+def sleepers(reach: Executor, cluster: Cluster) -> Any:
     found = reach.run(cluster.hosts[1:2], "ps -eo args | grep '^sleep 41' || true").check()
     return sorted(found[cluster.hosts[1]].text.splitlines())
 
 
 def test_what_a_test_left_is_named_and_ended_and_what_an_older_fixture_made_stays(
-    lab: Lab, cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, cluster: Cluster, reach: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By when it began and for which job, with its job, its shared memory and the failures that it put on record."""
     monkeypatch.setattr(leftovers, "GRACE_S", 0.0)
@@ -45,7 +45,7 @@ def test_what_a_test_left_is_named_and_ended_and_what_an_older_fixture_made_stay
     (lab.shared / "jobs/mine-1").mkdir()
     for job, seconds in (("mine-1", 4102), ("older-1", 4103)):
         reach.run([host], f"DLAMI_JOB={job} " + ORPHAN.format(seconds)).check()
-    note(lab.shared, Entry(time=since, host=host.address, what="host", text="it was lost"))
+    note(lab.shared, FailureRecord(time=since, host=host.address, what="host", text="it was lost"))
     left = end_left(lab, ticks, since)
     assert ["sh -c sleep 4102; true", "sleep 4102"] == sorted(one.command for one in left)
     assert {host.address} == {h.address for h in lab.hosts if h.name in {one.host for one in left}}
@@ -63,7 +63,9 @@ def test_what_a_test_left_is_named_and_ended_and_what_an_older_fixture_made_stay
     assert [] == end_left(lab, first - 1, 0.0)
 
 
-def test_system_files_that_a_test_left_changed_are_named_and_put_back(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_system_files_that_a_test_left_changed_are_named_and_put_back(
+    lab: Lab, cluster: Cluster, reach: Executor
+) -> None:
     """What was replaced, removed, made and linked; a test after it that runs a program there gets the usual one."""
     before = system_files(lab)
     changes = {
@@ -99,12 +101,12 @@ def test_system_files_that_a_test_left_changed_are_named_and_put_back(lab: Lab, 
 
 def test_after_a_failed_test_the_hosts_are_as_they_were_made(lab: Lab, cluster: Cluster) -> None:
     """Whatever it had done to them, also if it stopped before it took that back."""
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         reach.run(
             cluster.hosts[:2], "touch /root/mine; mv /usr/sbin/reboot /root; rm /etc/rc.local /root/.ssh/known_hosts"
         )
     renew(lab)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         found = reach.run(
             cluster.hosts, "ls /root/mine /usr/sbin/reboot /etc/rc.local /root/.ssh/known_hosts 2>/dev/null"
         )

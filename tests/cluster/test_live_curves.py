@@ -16,13 +16,13 @@ import pytest
 from cluster.jobs.client import live_curves
 from cluster.jobs.curves.curves import CurveBuckets
 from cluster.jobs.curves.metrics import Measured
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.record import JobStatus, JobView
 from cluster.jobs.state import JobState
 from tests.cluster.jobs_here import a_job
 from tests.conftest import PATIENCE_S
 
 VIEW = JobView(
-    job=a_job("", "x", steps=101), status=Status(state=JobState.RUNNING), folder="/f", owner="me", age_s=4000
+    job=a_job("", "x", steps=101), status=JobStatus(state=JobState.RUNNING), folder="/f", owner="me", age_s=4000
 )
 
 
@@ -49,7 +49,9 @@ def test_the_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
 
 def test_what_is_not_as_it_should_be_is_said_first() -> None:
     """Its cause, its warnings; and that there are no numbers."""
-    bad = dataclasses.replace(VIEW, status=Status(state=JobState.FAILED, cause="rank 1 exited 1", warnings=("slow",)))
+    bad = dataclasses.replace(
+        VIEW, status=JobStatus(state=JobState.FAILED, cause="rank 1 exited 1", warnings=("slow",))
+    )
     text = live_curves.picture(bad, Measured(), 80, 24)
 
     assert ["x  failed", "warning: slow", "rank 1 exited 1", "it wrote no numbers"] == text.splitlines()
@@ -73,7 +75,7 @@ def test_a_watch_on_a_terminal_that_is_resized(monkeypatch: pytest.MonkeyPatch) 
             state = JobState.RUNNING if looks < 3 else JobState.SUCCEEDED
             resize(*((100, 40), (50, 12), (50, 12))[looks - 1])
             values = curve("train", "loss", [5 - n / 10 for n in range(50)])
-            return dataclasses.replace(VIEW, status=Status(state=state)), Measured(curves=(values,))
+            return dataclasses.replace(VIEW, status=JobStatus(state=state)), Measured(curves=(values,))
 
     def read() -> None:
         with contextlib.suppress(OSError):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.jobs.log_filter import LONGEST, Choice, Lines, without_verdicts
+from cluster.jobs.log_filter import LONGEST, LineFilter, LineSplitter, without_verdicts
 from cluster.jobs.master import follow
 from cluster.jobs.process import this_process
-from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record import JobPaths, JobStatus
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.jobs.supervisor.console_times import ConsoleTimes, position_at
@@ -32,7 +32,7 @@ rank 2: goes on
 """
 
 
-def shown(choice: Choice) -> list[str]:
+def shown(choice: LineFilter) -> list[str]:
     is_wanted = choice.filter()
     return [line for line in SAID.splitlines() if is_wanted(line)]
 
@@ -41,22 +41,22 @@ def test_errors_come_with_their_own_rank_s_traceback() -> None:
     """And not with what other ranks said in between."""
     expected = [1, 3, 4, 5, 6, 7]
 
-    assert [SAID.splitlines()[n] for n in expected] == shown(Choice(errors=True))
+    assert [SAID.splitlines()[n] for n in expected] == shown(LineFilter(errors=True))
 
 
 def test_a_regular_expression_chooses_lines() -> None:
     """Without one all are shown; one that is none is refused in a sentence."""
-    assert ["step 1", "step 2"] == shown(Choice(grep=r"^step [12]"))
-    assert SAID.splitlines() == shown(Choice())
+    assert ["step 1", "step 2"] == shown(LineFilter(grep=r"^step [12]"))
+    assert SAID.splitlines() == shown(LineFilter())
     with pytest.raises(ConfigError, match="no regular expression"):
-        Choice(grep="(").check()
+        LineFilter(grep="(").check()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_lines_are_the_same_however_they_arrive(size: int) -> None:
     """In parts of any size, with signs cut in two."""
     data = "one\n\nzwölf\nlast".encode()
-    lines = Lines()
+    lines = LineSplitter()
     found = [line for n in range(0, len(data), size) for line in lines.feed(data[n : n + size])]
 
     assert ["one\n", "\n", "zwölf\n", "last\n"] == [*found, *lines.rest()]
@@ -71,7 +71,7 @@ def three_attempts(tmp_path: Path) -> JobPaths:
         paths.console(attempt).write_text(text)
         os.utime(paths.console(attempt), (now - age, now - age))
     paths.console_times(2).write_text(f"{now - 4000:.0f} 4\ndamaged\n{now - 300:.0f} 8\n")
-    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=3))
+    write_status(paths, JobStatus(state=JobState.SUCCEEDED, attempt=3))
     return paths
 
 
@@ -142,7 +142,7 @@ def test_the_last_lines_of_a_console_are_found_over_several_reads(
     paths.logs(1).mkdir(parents=True)
     text = "\n".join(f"line {n}" for n in range(50)) + end
     paths.console(1).write_text(text)
-    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=1))
+    write_status(paths, JobStatus(state=JobState.SUCCEEDED, attempt=1))
     position = follow.start_of(paths, last=count).position
 
     assert "".join(text.splitlines(keepends=True)[50 - min(count, 50) :]) == text[position:]
@@ -157,7 +157,7 @@ def long_lines(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
         said = "[1,1]<stdout>:" + "x" * 10_000_000 + f"\n[1,0]<stdout>:step {attempt}\n"
         said += "[1,3]<stderr>:Traceback (most recent call last):\n[1,3]<stderr>:  File\n[1,3]<stderr>:OSError: gone\n"
         paths.console(attempt).write_text(said)
-    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=10))
+    write_status(paths, JobStatus(state=JobState.SUCCEEDED, attempt=10))
     return paths
 
 
@@ -167,9 +167,9 @@ def long_lines(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
         ({}, "rank 1: xxx", 5),
         ({"rank": 1}, "xxx", 1),
         ({"rank": 3}, "Traceback", 3),
-        ({"choice": Choice(grep="^step|more$")}, "rank 1: xxx", 2),
-        ({"choice": Choice(errors=True)}, "rank 3: Traceback", 3),
-        ({"rank": 3, "choice": Choice(grep="OSError", errors=True)}, "OSError: gone", 1),
+        ({"choice": LineFilter(grep="^step|more$")}, "rank 1: xxx", 2),
+        ({"choice": LineFilter(errors=True)}, "rank 3: Traceback", 3),
+        ({"rank": 3, "choice": LineFilter(grep="OSError", errors=True)}, "OSError: gone", 1),
     ],
 )
 def test_lines_of_10_mb_over_ten_attempts_take_little_memory(
@@ -238,7 +238,7 @@ def test_mpirun_s_own_verdicts_are_not_shown() -> None:
 def test_who_follows_hears_that_the_console_was_cut_or_removed(tmp_path: Path) -> None:
     """And what is written after that, as far as it can be seen."""
     paths = on_record(tmp_path, "a")
-    write_status(paths, Status(state=JobState.RUNNING, supervisor=this_process()))
+    write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=this_process()))
     console = paths.console(1)
     console.parent.mkdir(parents=True)
     console.write_text("one\ntwo\n")
@@ -250,5 +250,5 @@ def test_who_follows_hears_that_the_console_was_cut_or_removed(tmp_path: Path) -
     console.unlink()
     assert "was removed" in next(said)
     console.write_text("x\n")
-    write_status(paths, Status(state=JobState.FAILED))
+    write_status(paths, JobStatus(state=JobState.FAILED))
     assert "x\n" == list(said)[-1]

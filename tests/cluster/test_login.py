@@ -12,7 +12,7 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.login import login
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
@@ -74,7 +74,7 @@ def test_without_an_agent_here_there_is_no_word_of_it(
     assert "Traceback" not in done.stderr
 
 
-def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """At once, whatever runs there."""
     there = f"sleep 1000.{os.getpid()}"
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ import pytest
 from cluster.broadcast.copy import copy, transfer
 from cluster.inventory import ROOT, load_cluster
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import way_to
 from lab import lab as labs
@@ -73,7 +73,7 @@ def many(lab_allowed: Any) -> Iterator[Any]:
     name = f"m{os.getpid() % 10_000_000}"
     made = Many(labs.up(name, num_hosts=64, slots=1, may_mount=True))
     try:
-        with Reach(made.cluster) as reach:
+        with Executor(made.cluster) as reach:
             config = "sed -i 's/{0}.*/{0} {1}/' /etc/ssh/lab_sshd_config && echo LoginGraceTime 600 >>/etc/ssh/lab_sshd_config"
             restart = "pkill -HUP -o sshd"
             odd = {
@@ -102,7 +102,7 @@ def test_no_answer_waits_for_the_hosts_in_trouble(many: Any) -> None:
             trouble.close()
             labs.slow(many.lab, many.lab.hosts[SLOW], mbit=50, delay_ms=None)
 
-    with Reach(many.cluster) as reach, trouble:
+    with Executor(many.cluster) as reach, trouble:
         trouble.enter_context(many.trouble(frozen))
         results = reach.run(many.hosts, "hostname; head -c 1000000 /dev/zero", limits=PATIENT, on_result=on_result)
 
@@ -113,7 +113,7 @@ def test_no_answer_waits_for_the_hosts_in_trouble(many: Any) -> None:
 
 def test_each_host_is_reported_rightly(many: Any, tmp_path: Path) -> None:
     """In a record of its own, with what is the matter and the others' answers beside it."""
-    with Reach(many.cluster) as reach:
+    with Executor(many.cluster) as reach:
         assert not reach.connect(many.ranks(), PATIENT).failed
         with many.trouble(silenced):
             running = many.inv(tmp_path, "run", "--json", "--connect-timeout", "20", "--", "echo $((6 * 7))")
@@ -133,7 +133,7 @@ def test_each_host_is_reported_rightly(many: Any, tmp_path: Path) -> None:
 def test_ctrl_c_in_the_middle_leaves_nothing(many: Any, tmp_path: Path) -> None:
     """No process on any host, no temporary file there or here."""
     (tmp_path / "script").write_text(f"#!/bin/sh\nsleep 1000.{os.getpid()} & sleep 1000.{os.getpid()}; :\n")
-    with Reach(many.cluster) as reach:
+    with Executor(many.cluster) as reach:
         assert not reach.connect(many.ranks(), PATIENT).failed
         before = reach.run(many.ranks(), FOLDERS).check()
         running = many.inv(tmp_path, "run", "--script", str(tmp_path / "script"), "--connect-timeout", "60")
@@ -151,7 +151,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(many: Any, tmp_path: Path) -> None:
 
 def test_a_copy_reaches_all_that_can_have_it(many: Any, tmp_path: Path) -> None:
     """The dead and the one without room are named with their reasons; nothing half-written stays there."""
-    with Reach(many.cluster, fanout=80) as reach:
+    with Executor(many.cluster, fanout=80) as reach:
         reach.run([many.cluster.master], "mkdir /srv/many && head -c 4000000 /dev/urandom >'/srv/many/it is'").check()
         done = copy(
             reach,

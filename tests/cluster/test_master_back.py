@@ -13,15 +13,15 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client.client import Jobs
-from cluster.jobs.master.lost_jobs import Lost, heal_lost
+from cluster.jobs.client.client import JobsClient
+from cluster.jobs.master.lost_jobs import LostJob, heal_lost
 from cluster.jobs.master.submit import submit
 from cluster.jobs.process import this_process
-from cluster.jobs.record import Job, JobPaths, Status, write_job
+from cluster.jobs.record import Job, JobPaths, JobStatus, write_job
 from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.flat_jobs import changed
@@ -31,11 +31,11 @@ from tests.conftest import Inv, wait_for
 
 
 @pytest.fixture
-def jobs(reach: Reach, cluster: Cluster) -> Iterator[Jobs]:
+def jobs(reach: Executor, cluster: Cluster) -> Iterator[JobsClient]:
     """The jobs of the lab's cluster; none goes on afterwards."""
-    yield Jobs(reach, cluster)
-    with Reach(cluster) as anew:  # the master may have been away
-        left = Jobs(anew, cluster)
+    yield JobsClient(reach, cluster)
+    with Executor(cluster) as anew:  # the master may have been away
+        left = JobsClient(anew, cluster)
         for job in left.list().jobs:
             if job.state.holds_hosts:
                 left.stop(job.id)
@@ -46,7 +46,7 @@ def that_heals(job: Job, **more: Any) -> Job:
 
 
 def test_lost_jobs_go_on_when_the_master_is_back(
-    lab: Lab, jobs: Jobs, reach: Reach, cluster: Cluster, inv: Inv
+    lab: Lab, jobs: JobsClient, reach: Executor, cluster: Cluster, inv: Inv
 ) -> None:
     """Its host boots, and the next attempt runs on all hosts, told to who is to be told; with --no-heal it stays lost."""
     healed = that_heals(a_job(reach, cluster, cluster.hosts[:3]), notify="sh -c 'cat >>/shared/told'")
@@ -64,7 +64,7 @@ def test_lost_jobs_go_on_when_the_master_is_back(
     print(f"from the master's boot to its next attempt: {time.monotonic() - booted:.1f} s")
     lease = json.loads((lab.shared / "jobs" / healed.id / "lease.json").read_text())
     assert 2 == lease["attempt"]
-    with Reach(cluster) as anew:
+    with Executor(cluster) as anew:
         ranks = anew.run(healed.hosts, "pgrep -xc sleep || true")
         wait_for(
             lambda: all("4321" in r.text for r in anew.run(healed.hosts, "pgrep -ax sleep").values()), 60, "ranks run"
@@ -76,7 +76,9 @@ def test_lost_jobs_go_on_when_the_master_is_back(
     assert "it was started with --no-heal" in shown(left)["cause"]
 
 
-def test_who_has_no_way_to_the_hosts_is_told_so(lab: Lab, jobs: Jobs, reach: Reach, cluster: Cluster, inv: Inv) -> None:
+def test_who_has_no_way_to_the_hosts_is_told_so(
+    lab: Lab, jobs: JobsClient, reach: Executor, cluster: Cluster, inv: Inv
+) -> None:
     """A supervisor has no operator's agent: without a key of its own on the master the job stays lost, and says why."""
     job = that_heals(a_job(reach, cluster, cluster.hosts[:2]))
     started(jobs, reach, job)
@@ -100,7 +102,7 @@ def lost_here(folder: Path, name: str, state: JobState = JobState.RUNNING, **cha
     paths.folder.mkdir(parents=True)
     write_job(paths, a_job_here("true", name, **changes))
     gone = dataclasses.replace(this_process(), started=1)
-    write_status(paths, Status(state=state, supervisor=gone))
+    write_status(paths, JobStatus(state=state, supervisor=gone))
     return paths
 
 
@@ -116,7 +118,7 @@ def lost_here(folder: Path, name: str, state: JobState = JobState.RUNNING, **cha
 )
 def test_which_lost_jobs_go_on(state: JobState, changes: Any, why: str, tmp_path: Path) -> None:
     lost_here(tmp_path, "j", state, **changes)
-    assert [Lost(id="j", goes_on=not why, why=why)] == heal_lost(tmp_path, dry_run=True)
+    assert [LostJob(id="j", goes_on=not why, why=why)] == heal_lost(tmp_path, dry_run=True)
 
 
 def test_nobody_s_job_is_taken_up_but_one_s_own_lost_ones(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_nobody_s_job_is_taken_up_but_one_s_own_lost_ones(tmp_path: Path) -> Non
     os.chown(theirs.folder, 12345, -1) if os.getuid() == 0 else pytest.skip("needs root")
     lost_here(tmp_path, "over", JobState.FAILED, heal=True)
     alive = lost_here(tmp_path, "alive", heal=True)
-    write_status(alive, Status(state=JobState.RUNNING, supervisor=this_process()))
+    write_status(alive, JobStatus(state=JobState.RUNNING, supervisor=this_process()))
     assert [] == heal_lost(tmp_path, dry_run=True)
 
 
@@ -134,7 +136,7 @@ def test_another_master_s_jobs_are_left_to_it(tmp_path: Path) -> None:
     for name, address in (("theirs", "192.0.2.7"), ("ours", "127.0.0.1")):
         paths = lost_here(tmp_path, name, heal=True, hosts=(Host(rank=0, address=address, slots=1),))
         elsewhere = dataclasses.replace(this_process(), host="another-master")
-        write_status(paths, Status(state=JobState.RUNNING, supervisor=elsewhere))
+        write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=elsewhere))
     assert ["ours"] == [one.id for one in heal_lost(tmp_path, dry_run=True)]
 
 
@@ -160,7 +162,7 @@ time.sleep(4321)
 
 
 def test_ranks_save_and_leave_before_their_host_goes(
-    lab: Lab, jobs: Jobs, reach: Reach, cluster: Cluster, inv: Inv
+    lab: Lab, jobs: JobsClient, reach: Executor, cluster: Cluster, inv: Inv
 ) -> None:
     """Told of one host's end, the job goes on without it; told of all hosts' end, it has stopped, and says what to do."""
     told = "sh -c 'cat >>/shared/told-of-notices'"

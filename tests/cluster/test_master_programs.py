@@ -22,16 +22,16 @@ from cluster.inventory import ROOT, Cluster
 from cluster.packages import __main__ as packages_verbs
 from cluster.packages import recipes
 from cluster.packages.client import Packages
-from cluster.packages.interpreter import Interpreter, Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest, Interpreter
 from cluster.packages.ready import Ready
 from cluster.packages.recipe import Recipe
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost.frame import Frames, framed
 from cluster.ssh.result import FanOut, FanOutError, Result
 from cluster.tunnels import __main__ as verbs
 from cluster.tunnels import client, jupyter_packages, jupyter_page, password, service, service_process
 from cluster.tunnels.service import Service, ServicePaths, read_services
-from cluster.tunnels.service import Wanted as WantedPage
+from cluster.tunnels.service import ServiceRequest as WantedPage
 
 HERE = Host(rank=0, address="localhost", slots=1)
 
@@ -261,7 +261,7 @@ def test_a_page_is_stayed_at_while_it_is_there(
         "the connection is lost; it is tried again until Ctrl-C",
         "the connection is back; the page is where it was",
     ] == capsys.readouterr().err.splitlines()
-    with Reach(here) as real:
+    with Executor(here) as real:
         services = client.Services(real, here)
         assert services.is_there(served) is True
         assert Path(served.folder, "seen").exists()
@@ -272,7 +272,7 @@ def test_a_page_is_stayed_at_while_it_is_there(
 
 # Packages ------------------------------------------------------------------------------------------------------------
 
-WANTED = Wanted(kind=Kind.VENV, what="/v")
+WANTED = EnvironmentRequest(kind=EnvironmentKind.VENV, what="/v")
 MADE = Ready(interpreter=Interpreter(wanted=WANTED, folder="/v"))
 
 

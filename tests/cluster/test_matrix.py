@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.record import JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell, cells
 from cluster.matrix.file import read
-from cluster.matrix.run import Run
-from cluster.matrix.state import Entry, State, parse, rows, text_of
+from cluster.matrix.run import MatrixRun
+from cluster.matrix.state import CellEntry, MatrixState, parse, rows, text_of
 from tests.cluster.jobs_here import a_job
 from trainer import matrix as results
 
@@ -88,7 +88,7 @@ class Master:
 
     def __init__(self, ends: Any = JobState.SUCCEEDED, places: int = 1) -> None:
         self.jobs_by_id: dict[str, JobView] = {}
-        self.kept: list[State] = [State()]
+        self.kept: list[MatrixState] = [MatrixState()]
         self.ends, self.places, self.looks = ends, places, 0
         self.most_at_once = 0
         self.begun: list[str] = []
@@ -99,7 +99,9 @@ class Master:
 
     def submit(self, job: Any) -> str:
         assert job.id in {e.job for e in self.kept[-1].cells.values()}, "kept before it is there"
-        self.jobs_by_id[job.id] = JobView(job=job, status=Status(state=JobState.QUEUED), folder="", owner="", age_s=0)
+        self.jobs_by_id[job.id] = JobView(
+            job=job, status=JobStatus(state=JobState.QUEUED), folder="", owner="", age_s=0
+        )
         self.begun.append(job.id)
         return ""
 
@@ -125,15 +127,15 @@ class Master:
 
     def _turn(self, name: str, state: JobState) -> None:
         job = self.jobs_by_id[name]
-        self.jobs_by_id[name] = dataclasses.replace(job, status=Status(state=state, cause=f"it is {state}"))
+        self.jobs_by_id[name] = dataclasses.replace(job, status=JobStatus(state=state, cause=f"it is {state}"))
 
-    def write(self, state: State, cells: Any) -> None:
+    def write(self, state: MatrixState, cells: Any) -> None:
         self.kept.append(state)
 
 
 def run(
     master: Master, made: list[Cell], *, packed: bool = False, tag: str = "", stop_after: int = 10_000, **more: Any
-) -> State:
+) -> MatrixState:
     """One run, which is interrupted after so many pauses."""
     pauses = 0
 
@@ -143,7 +145,7 @@ def run(
         if pauses > stop_after:
             raise KeyboardInterrupt
 
-    one = Run(
+    one = MatrixRun(
         made, master.kept[-1], jobs=master, keeper=master, measure=lambda job: {"images_per_s": 7.0}, packed=packed,
         sleep=sleep, **more,
     )  # fmt: skip
@@ -215,7 +217,7 @@ def test_cells_that_ran_other_code_are_known_and_run_again_when_asked(tmp_path: 
     assert 3 == len(master.begun)
 
     def other(code: str) -> list[int]:
-        one = Run(made, master.kept[-1], jobs=master, keeper=master, measure=dict, packed=False, code=code)
+        one = MatrixRun(made, master.kept[-1], jobs=master, keeper=master, measure=dict, packed=False, code=code)
         return [cell.number for cell in one.of_other_code()]
 
     assert ([], [1, 2]) == (other("one"), other("two"))
@@ -228,11 +230,11 @@ def test_cells_that_ran_other_code_are_known_and_run_again_when_asked(tmp_path: 
 def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     """And one that is damaged is said to be, whatever it holds."""
     made = cells(read(written(tmp_path)))
-    entry = Entry(job="x", state="succeeded", measured={"images_per_s": 7.5, "loss": None})
-    state = State().with_entry(made[0], entry)
+    entry = CellEntry(job="x", state="succeeded", measured={"images_per_s": 7.5, "loss": None})
+    state = MatrixState().with_entry(made[0], entry)
 
     assert state == parse(text_of(state, made))
-    assert State() == parse("")
+    assert MatrixState() == parse("")
     for damage in ("{", "[]", "{}", "null", '{"cells": [1]}', '{"cells": {"a": 1}}', '{"cells": {"a": {"job": 1}}}'):
         with pytest.raises(ValueError):
             parse(damage)

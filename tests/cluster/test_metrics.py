@@ -17,7 +17,7 @@ from cluster.inventory import Cluster
 from cluster.metrics.command import check_target, tell_metrics
 from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
-from cluster.top.snapshot import Frame, JobSeen, Sight
+from cluster.top.snapshot import ClusterSnapshot, JobSeen, Visibility
 from tests.cluster.frames import frame, seen, told, vitals_of
 from tests.conftest import PATIENCE_S
 
@@ -35,10 +35,12 @@ def promtool() -> str:
     return PROMTOOL
 
 
-def a_frame() -> Frame:
+def a_frame() -> ClusterSnapshot:
     """A host with GPUs, one that is slow, one that is gone, and a job."""
     with_gpus = dataclasses.replace(seen(0), vitals=vitals_of(told("p4d.24xlarge-535.183")))
-    return frame(with_gpus, seen(1, ping_s=0.04), seen(2), seen(3, sight=Sight.GONE, why="no connection"), jobs=(JOB,))
+    return frame(
+        with_gpus, seen(1, ping_s=0.04), seen(2), seen(3, sight=Visibility.GONE, why="no connection"), jobs=(JOB,)
+    )
 
 
 def checked(promtool: str, text: str) -> str:
@@ -98,7 +100,7 @@ def test_a_host_that_is_not_up_is_told_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cluster: Cluster
 ) -> None:
     """Beside the numbers, where whoever reads of the 0 looks next."""
-    gone = frame(seen(0), seen(1, sight=Sight.GONE, why="no connection"))
+    gone = frame(seen(0), seen(1, sight=Visibility.GONE, why="no connection"))
     monkeypatch.setattr("cluster.metrics.command.one_frame", lambda *_: gone)
     tell_metrics(cluster, cluster.hosts, None)
     told = capsys.readouterr()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.tunnels.jupyter_page import NOTEBOOKS, write_kernel
-from cluster.tunnels.service import Wanted
+from cluster.tunnels.service import ServiceRequest
 from lab.record import Lab
 from tests.cluster.made_job import made_job, write_metrics
 
@@ -38,9 +38,9 @@ def cluster(four_hosts: Lab) -> Cluster:
     return load_cluster(f"lab:{four_hosts.name}")
 
 
-def said(name: str, cluster: Cluster, reach: Reach, folder: Path, **told: str) -> str:
+def said(name: str, cluster: Cluster, reach: Executor, folder: Path, **told: str) -> str:
     """What its cells print and show, in their order."""
-    wanted = Wanted(kind="jupyter", shared=cluster.shared, cluster=str(cluster.folder))
+    wanted = ServiceRequest(kind="jupyter", shared=cluster.shared, cluster=str(cluster.folder))
     write_kernel(folder / "kernel", Path(cluster.python), wanted)
     variables: dict[str, Any] = json.loads((folder / "kernel/kernel.json").read_text())["env"]
     words = [f"{k}={v}" for k, v in {**variables, "MPLBACKEND": "Agg", **told}.items()]
@@ -51,7 +51,7 @@ def said(name: str, cluster: Cluster, reach: Reach, folder: Path, **told: str) -
 
 
 @pytest.mark.slow
-def test_a_training_is_started_and_followed(cluster: Cluster, reach: Reach, tmp_path: Path) -> None:
+def test_a_training_is_started_and_followed(cluster: Cluster, reach: Executor, tmp_path: Path) -> None:
     """All hosts answer, a job with a rank on each succeeds, and its log is there."""
     text = said("train.ipynb", cluster, reach, tmp_path)
 
@@ -60,7 +60,9 @@ def test_a_training_is_started_and_followed(cluster: Cluster, reach: Reach, tmp_
     assert {f"rank {n} of 4" for n in range(4)} <= {line.partition(": ")[2] or line for line in text.splitlines()}
 
 
-def test_the_numbers_of_a_training_are_drawn(cluster: Cluster, reach: Reach, tmp_path: Path, four_hosts: Lab) -> None:
+def test_the_numbers_of_a_training_are_drawn(
+    cluster: Cluster, reach: Executor, tmp_path: Path, four_hosts: Lab
+) -> None:
     """Its curves, with each record of it, and its evaluations; of the job that is named."""
     paths = made_job(four_hosts.shared, name="20260101-000000-notebook-ab12")
     write_metrics(paths, 200)

@@ -13,7 +13,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.record import JobPaths, write_job
-from cluster.notify import Event, Message, Notifier, Undelivered, deliver
+from cluster.notify import Message, Notifier, NotifyEvent, Undelivered, deliver
 from lab.aws import start
 from tests.cluster.jobs_here import a_job
 from tests.processes import SHEBANG
@@ -31,7 +31,9 @@ def script(folder: Path, text: str) -> str:
 
 
 def message(text: str = "host gone") -> Message:
-    return Message(event=Event.FAILED, job="j-1", text=text, attempt=2, host="10.0.0.3", folder="/shared/jobs/j-1")
+    return Message(
+        event=NotifyEvent.FAILED, job="j-1", text=text, attempt=2, host="10.0.0.3", folder="/shared/jobs/j-1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,11 +80,13 @@ def test_a_master_that_could_not_tell_says_why(tmp_path: Path) -> None:
         project=str(ROOT), notify="/no/such/program",
     )  # fmt: skip
     with pytest.raises(Undelivered, match=r"^/no/such/program cannot be started on the master: No such file"):
-        notify.tell_on_master(here, Event.HEALTH, "x", subject="here")
+        notify.tell_on_master(here, NotifyEvent.HEALTH, "x", subject="here")
     with pytest.raises(Undelivered, match=r"^localhost: "):
-        notify.tell_on_master(dataclasses.replace(here, project=str(tmp_path / "no")), Event.HEALTH, "x", subject="h")
+        notify.tell_on_master(
+            dataclasses.replace(here, project=str(tmp_path / "no")), NotifyEvent.HEALTH, "x", subject="h"
+        )
     with pytest.raises(ConfigError, match=r"cluster\.toml has no notify: give a command"):
-        notify.tell_on_master(dataclasses.replace(here, notify=""), Event.HEALTH, "x", subject="h")
+        notify.tell_on_master(dataclasses.replace(here, notify=""), NotifyEvent.HEALTH, "x", subject="h")
 
 
 def test_a_job_never_waits_for_who_is_told(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_a_job_never_waits_for_who_is_told(tmp_path: Path) -> None:
     )
     notifier = Notifier(program, "j-1", tmp_path, log.append)
     for text in ("first", "second", "third"):
-        notifier.tell(Event.HEALED, text, attempt=1)
+        notifier.tell(NotifyEvent.HEALED, text, attempt=1)
     assert not told.exists()
     may_go.touch()
     notifier.close()
@@ -183,7 +187,7 @@ def test_what_no_supervisor_tells_is_told_by_the_master(tmp_path: Path) -> None:
         notify=program,
     )
 
-    notify.tell_on_master(here, Event.HEALTH, "new  10.0.0.3  /dev/shm is full", subject="here", host="10.0.0.3")
+    notify.tell_on_master(here, NotifyEvent.HEALTH, "new  10.0.0.3  /dev/shm is full", subject="here", host="10.0.0.3")
 
     said = json.loads(told.read_text())
     assert ("health", "here", "10.0.0.3") == (said["event"], said["job"], said["host"])

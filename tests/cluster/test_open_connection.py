@@ -18,14 +18,14 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT, Access, Cluster, Tunnel
+from cluster.inventory import ROOT, Cluster, SshSettings, Tunnel
 from cluster.ssh import connections, fanout, mux, options
 from cluster.ssh.agent_exchange import AWAITED, Exchange
-from cluster.ssh.capture import Capture, Memory, Spilled
+from cluster.ssh.capture import Capture, MemoryBudget, Spilled
 from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.fanout import Progress, Reach
+from cluster.ssh.fanout import Executor, FanoutProgress
 from cluster.ssh.limits import Limits, check_environment, with_environment
-from cluster.ssh.options import Way, way_to
+from cluster.ssh.options import Route, way_to
 from cluster.ssh.program import program
 from cluster.ssh.remote_agent import Dialogue
 from cluster.ssh.result import FanOutError, Result
@@ -104,7 +104,7 @@ class Master:
 @pytest.fixture
 def two(tmp_path: Path) -> Cluster:
     """This machine and another host."""
-    access = Access(user="ubuntu", key=tmp_path / "key")
+    access = SshSettings(user="ubuntu", key=tmp_path / "key")
     return Cluster(name="two", hosts=(HERE, FAR), folder=tmp_path, shared="", project="", access=access)
 
 
@@ -121,8 +121,8 @@ def master(two: Cluster) -> Iterator[Master]:
 def test_a_command_on_each_host_has_its_result(two: Cluster, master: Master) -> None:
     """Exit code, output, input and environment: over a connection as on this machine."""
     heard: list[tuple[Host, str, bytes]] = []
-    progress: list[Progress] = []
-    with Reach(two) as reach:
+    progress: list[FanoutProgress] = []
+    with Executor(two) as reach:
         results = reach.run(
             two.hosts,
             lambda h: f"cat; echo {h.rank} $A; echo no >&2; exit {3 * h.rank}",
@@ -153,7 +153,7 @@ def test_a_command_may_have_begun_once_it_was_handed_over(two: Cluster, master: 
             command,
             stdin=lambda: os.open(os.devnull, os.O_RDONLY),
             limits=Limits(),
-            memory=Memory(Path),
+            memory=MemoryBudget(Path),
             selector=fanout.selectors.DefaultSelector(),
         )
         assert (False, True) == (one.may_have_begun, one.is_connecting)
@@ -174,7 +174,7 @@ def test_a_command_may_have_begun_once_it_was_handed_over(two: Cluster, master: 
 )
 def test_a_command_over_a_limit_is_given_up(two: Cluster, limits: Limits, reason: Reason, limit_s: float) -> None:
     """With the limit that it passed."""
-    with Reach(two) as reach:
+    with Executor(two) as reach:
         done = reach.run([HERE], "exec sleep 1000", limits=limits)[HERE]
 
     assert done.failure
@@ -187,7 +187,7 @@ def test_a_program_far_away_is_asked_again_and_again(two: Cluster, master: Maste
     line = Exchange(FAR, "true", b"")
     assert (AWAITED, "", 0) == (line.trouble, line.nonsense, line.failures)
     asked = program("cluster.stage.onhost.look", "/nowhere")
-    with Reach(two) as reach, Dialogue(reach, [FAR], asked, lambda _: []) as dialogue:
+    with Executor(two) as reach, Dialogue(reach, [FAR], asked, lambda _: []) as dialogue:
         assert dialogue.ask(FAR)
         assert not dialogue.ask(FAR)
         assert dialogue.waits_s(FAR) > 0
@@ -220,7 +220,7 @@ def test_a_connection_that_lives_is_kept_and_ended_when_asked(two: Cluster, mast
     assert connections.connect(way, 5) is None
     connections.forget_if_dead(way.socket)
     assert way.socket.exists()
-    assert 1 == connections.disconnect([way, Way("nobody.invalid", two.access)])
+    assert 1 == connections.disconnect([way, Route("nobody.invalid", two.access)])
     assert not way.socket.exists()
     assert 0 == connections.disconnect([way])
     with socket.socket(socket.AF_UNIX) as dead:
@@ -233,7 +233,7 @@ def test_a_connection_that_lives_is_kept_and_ended_when_asked(two: Cluster, mast
 
 def test_a_host_that_cannot_be_reached_has_ssh_s_reason(two: Cluster) -> None:
     """A name that does not resolve is no name; nothing stays of the attempt."""
-    with Reach(two) as reach:
+    with Executor(two) as reach:
         run, connected = reach.run([HERE, FAR], "true"), reach.connect([FAR])
 
     assert (True, None) == (run[HERE].ok, run[HERE].failure)
@@ -274,7 +274,7 @@ def test_a_result_s_record_has_all_of_it(tmp_path: Path) -> None:
 
 def test_output_goes_to_disk_past_its_limit(tmp_path: Path) -> None:
     """Of one stream or of all together; its beginning stays, its size and digest are the whole's."""
-    memory = Memory(lambda: tmp_path, stream_bytes=10, total_bytes=15)
+    memory = MemoryBudget(lambda: tmp_path, stream_bytes=10, total_bytes=15)
     first, second, third = (Capture(memory) for _ in range(3))
     first.add(b"x" * 10)
     assert 5 == memory.left
@@ -290,7 +290,7 @@ def test_output_goes_to_disk_past_its_limit(tmp_path: Path) -> None:
     assert (5, b"zmore") == (spilled.size, spilled.path.read_bytes())
     assert spilled.sha256 == hashlib.sha256(b"zmore").hexdigest()
     assert 0 == memory.left, "what is on disk takes none"
-    alone = Capture(Memory(lambda: tmp_path, stream_bytes=10))
+    alone = Capture(MemoryBudget(lambda: tmp_path, stream_bytes=10))
     alone.add(b"x" * 11)
     found = alone.taken()[1]
     assert found
@@ -303,52 +303,52 @@ def test_output_goes_to_disk_past_its_limit(tmp_path: Path) -> None:
 def test_a_way_goes_through_the_gateway_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The master is reached at the gateway's address; each way has a socket of its own, of a length that ssh can make."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    open_, closed = Access(), Access(gateway="gate")
+    open_, closed = SshSettings(), SshSettings(gateway="gate")
     master, worker = Host(rank=0, address="10.0.0.1", slots=1), Host(rank=1, address="10.0.0.2", slots=1)
 
-    assert [Way("10.0.0.1", open_), Way("10.0.0.2", open_)] == [way_to(h, open_) for h in (master, worker)]
-    gate = Way("gate", closed)
-    assert [gate, Way("10.0.0.2", closed, gate)] == [way_to(h, closed) for h in (master, worker)]
+    assert [Route("10.0.0.1", open_), Route("10.0.0.2", open_)] == [way_to(h, open_) for h in (master, worker)]
+    gate = Route("gate", closed)
+    assert [gate, Route("10.0.0.2", closed, gate)] == [way_to(h, closed) for h in (master, worker)]
     ways = [
-        Way("10.0.0.2", open_),
-        Way("10.0.0.2", closed, gate),
-        Way("10.0.0.2", Access(user="x")),
-        Way("10.0.0.2", Access(port=23)),
-        Way("10.0.0.2", Access(key=Path("k"))),
-        Way("10.0.0.2", Access(known_hosts=Path("k"))),
-        Way("10.0.0.2", open_, label="own"),
-        Way("10.0.0.3", open_),
+        Route("10.0.0.2", open_),
+        Route("10.0.0.2", closed, gate),
+        Route("10.0.0.2", SshSettings(user="x")),
+        Route("10.0.0.2", SshSettings(port=23)),
+        Route("10.0.0.2", SshSettings(key=Path("k"))),
+        Route("10.0.0.2", SshSettings(known_hosts=Path("k"))),
+        Route("10.0.0.2", open_, label="own"),
+        Route("10.0.0.3", open_),
     ]
     assert len(ways) == len({w.socket for w in ways})
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
-    folder = len(str(Way("h", open_).socket.parent))
+    folder = len(str(Route("h", open_).socket.parent))
     for length, is_cut in ((84 - folder, False), (85 - folder, True)):
-        socket_ = Way("h" * length, open_).socket
+        socket_ = Route("h" * length, open_).socket
         assert ("h" * length != socket_.name, socket_.with_name(f"{socket_.name}.said")) == (
             is_cut,
-            Way("h" * length, open_).said,
+            Route("h" * length, open_).said,
         )
-    assert 16 == len(Way("h" * 90, open_).socket.name)
+    assert 16 == len(Route("h" * 90, open_).socket.name)
 
 
-def proxy_of(way: Way, **how: Any) -> str:
+def proxy_of(way: Route, **how: Any) -> str:
     words = options.proxy_options(way, **how)
     return words[1].removeprefix("ProxyCommand=") if words else ""
 
 
 def test_what_leads_to_a_host_without_an_open_port() -> None:
     """Nothing where ssh gets there itself; the gateway's connection; the AWS CLI, with a key lent before by EIC."""
-    plain, gate = Way("10.0.0.1", Access()), Way("gate", Access(gateway="gate"))
+    plain, gate = Route("10.0.0.1", SshSettings()), Route("gate", SshSettings(gateway="gate"))
     assert "" == proxy_of(plain) == proxy_of(gate)
-    behind = proxy_of(Way("10.0.0.2", gate.access, gate))
+    behind = proxy_of(Route("10.0.0.2", gate.access, gate))
     assert behind.startswith("ssh -o ControlPath=")
     assert behind.endswith("-W '[%h]:%p' gate")
 
     ssm, eic = (
-        Access(gateway="i-1", tunnel=Tunnel(mode=mode, region="eu-west-1", lends_key=mode == "eic"))
+        SshSettings(gateway="i-1", tunnel=Tunnel(mode=mode, region="eu-west-1", lends_key=mode == "eic"))
         for mode in ("ssm", "eic")
     )
-    by_ssm, by_eic = (proxy_of(Way("i-1", access)) for access in (ssm, eic))
+    by_ssm, by_eic = (proxy_of(Route("i-1", access)) for access in (ssm, eic))
     assert by_ssm.endswith(
         "aws ssm start-session --target i-1 --document-name AWS-StartSSHSession "
         "--parameters portNumber=%p --region eu-west-1"
@@ -357,10 +357,10 @@ def test_what_leads_to_a_host_without_an_open_port() -> None:
     assert '"needs": ["aws", "session-manager-plugin"]' in by_ssm
     assert '"needs": ["aws"]' in by_eic
     assert '"said"' in by_ssm
-    assert '"said"' not in proxy_of(Way("i-1", ssm), for_a_person=True)
+    assert '"said"' not in proxy_of(Route("i-1", ssm), for_a_person=True)
     assert '"lend"' not in by_ssm
     assert '"user": "%r"' in by_eic
-    through = proxy_of(Way("10.0.0.2", eic, Way("i-1", eic)))
+    through = proxy_of(Route("10.0.0.2", eic, Route("i-1", eic)))
     assert through.endswith("-W '[%h]:%p' i-1")
     assert '"needs": []' in through
     assert [[], [], ["aws"]] == [options.needed_programs(mode) for mode in ("", "public", "eic")]
@@ -371,7 +371,7 @@ def test_fabric_s_connection_goes_the_cluster_s_way(tmp_path: Path) -> None:
     from cluster.ssh.fabric_connection import Connection, _complaint, own_connection
 
     (tmp_path / "known").touch()
-    access = Access(user="u", port=2222, key=tmp_path / "key", known_hosts=tmp_path / "known", gateway="gate")
+    access = SshSettings(user="u", port=2222, key=tmp_path / "key", known_hosts=tmp_path / "known", gateway="gate")
     made = own_connection(FAR, access, forward_agent=True)
     assert ("far.invalid", "u", 2222, True, 10) == (
         made.host,
@@ -386,13 +386,13 @@ def test_fabric_s_connection_goes_the_cluster_s_way(tmp_path: Path) -> None:
         made.connect_kwargs[n] for n in ("key_filename", "allow_agent", "banner_timeout", "auth_timeout")
     )
     lent = Connection(
-        Way("i-1", Access(user="u", tunnel=Tunnel(mode="eic", region="r", lends_key=True))), dial=lambda: None
+        Route("i-1", SshSettings(user="u", tunnel=Tunnel(mode="eic", region="r", lends_key=True))), dial=lambda: None
     )
     assert (True, False) == (lent.gateway, lent.connect_kwargs["allow_agent"])
-    assert "key_filename" not in own_connection(HERE, Access(user="u")).connect_kwargs
+    assert "key_filename" not in own_connection(HERE, SshSettings(user="u")).connect_kwargs
     assert "RejectPolicy" == type(made.client._policy).__name__
     with pytest.raises(ClusterError, match=r"^far.invalid: its address does not resolve|^far.invalid: no ssh session"):
-        own_connection(FAR, Access(user="u")).open()
+        own_connection(FAR, SshSettings(user="u")).open()
 
     import paramiko
 
@@ -440,7 +440,7 @@ def test_a_host_s_own_settings_leave_ssh_one_command(tmp_path: Path) -> None:
     """What ssh itself says that it would do, on a host whose ~/.ssh/config is made for a person; also unknown words."""
     config = tmp_path / "config"
     config.write_text(OWN_SETTINGS)
-    for words in (["ssh", *options.options_on_hosts()], options.agent_command(Way("10.0.0.1", Access()))):
+    for words in (["ssh", *options.options_on_hosts()], options.agent_command(Route("10.0.0.1", SshSettings()))):
         done = subprocess.run([*words, "-F", str(config), "-G", "10.0.0.2"], capture_output=True, text=True)
         assert 0 == done.returncode, done.stderr
         said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
@@ -454,7 +454,7 @@ def test_a_connection_over_which_a_command_runs_is_left_open(tmp_path: Path, mon
     """Whichever process runs it: the kernel knows who holds a socket to it. An idle one is ended."""
     with tempfile.TemporaryDirectory(prefix="dl-", dir="/tmp") as folder, contextlib.ExitStack() as opened:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        ways = [Way("10.0.0.1", Access()), Way("10.0.0.2", Access())]
+        ways = [Route("10.0.0.1", SshSettings()), Route("10.0.0.2", SshSettings())]
         listening = []
         for way in ways:
             way.socket.parent.mkdir(mode=0o700, exist_ok=True)

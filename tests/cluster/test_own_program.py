@@ -11,7 +11,7 @@ from cluster.hosts import Host
 from cluster.jobs.client.resume import from_scratch, next_attempt, with_python
 from cluster.jobs.plan import launched, write_hostfiles
 from cluster.jobs.program import Program, seats
-from cluster.jobs.record import Job, JobPaths, JobView, Status
+from cluster.jobs.record import Job, JobPaths, JobStatus, JobView
 from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor.launcher import newest_checkpoint
@@ -117,7 +117,7 @@ def test_on_this_machine_alone_ranks_meet_on_the_loopback() -> None:
 def test_a_program_that_is_resumed_is_the_same_on_today_s_hosts(per: str) -> None:
     """Words, code, packages, folder; with a slot for each start."""
     job = a_program(per, code="abc", prefix=("p",), variables={"A": "1"}, hosts=seats(HOSTS[:1] if per == "once" else HOSTS, per))  # fmt: skip
-    status = Status(state=JobState.FAILED)
+    status = JobStatus(state=JobState.FAILED)
     again = next_attempt(JobView(job=job, status=status, folder="/f", owner="me", age_s=0.0), CLUSTER, None, None)
 
     assert Program(words=("python", "t.py"), per=per) == again.program

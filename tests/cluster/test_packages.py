@@ -19,7 +19,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.client.resume import next_attempt
 from cluster.jobs.process import process_id
-from cluster.jobs.record import Job, JobView, Status
+from cluster.jobs.record import Job, JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.packages import build as building
 from cluster.packages import conda
@@ -28,9 +28,9 @@ from cluster.packages.build import without_secrets as shown
 from cluster.packages.command_parser import what_runs
 from cluster.packages.env_list import Environment, Stock, chosen
 from cluster.packages.import_check import trouble
-from cluster.packages.interpreter import Interpreter, Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest, Interpreter
 from cluster.packages.onhost import env_registry
-from cluster.packages.onhost.contained import Rank, words
+from cluster.packages.onhost.contained import RankFacts, words
 from cluster.packages.ready import Ready, ready
 from cluster.packages.recipe import LOCK, Recipe, environment_id, read_recipe
 from cluster.typed import from_json
@@ -79,7 +79,7 @@ def recipe_of(path: Path, *lines: str) -> Recipe:
 
 def made_ready(recipe: Recipe, shared: Path, *, changes: bool = True) -> Ready:
     """The environment on this machine."""
-    wanted = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt")
+    wanted = EnvironmentRequest(kind=EnvironmentKind.REQUIREMENTS, what="requirements.txt")
     return ready(wanted, recipe, HERE, str(shared), changes=changes, say=quiet)
 
 
@@ -250,14 +250,14 @@ from pathlib import Path
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.packages.client import Packages
-from cluster.packages.interpreter import Kind, Wanted
+from cluster.packages.interpreter import EnvironmentKind, EnvironmentRequest
 from cluster.packages.recipe import recipe_of
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 signal.signal(signal.SIGINT, signal.default_int_handler)
 here = (Host(rank=0, address="localhost", slots=1),)
 cluster = Cluster(name="here", hosts=here, folder=Path(), shared=sys.argv[2], project=str(ROOT))
-wanted = Wanted(kind=Kind.REQUIREMENTS, what=sys.argv[1])
-with Reach(cluster) as reach:
+wanted = EnvironmentRequest(kind=EnvironmentKind.REQUIREMENTS, what=sys.argv[1])
+with Executor(cluster) as reach:
     Packages(reach, cluster).ready(wanted, recipe_of(wanted), here)
 """
 
@@ -298,7 +298,7 @@ def test_two_builders_wait_for_one_another(tmp_path: Path, shared: Path) -> None
     results: list[Ready] = []
 
     def second() -> None:
-        wanted = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt")
+        wanted = EnvironmentRequest(kind=EnvironmentKind.REQUIREMENTS, what="requirements.txt")
         results.append(ready(wanted, recipe, HERE, str(shared), say=heard))
 
     thread = threading.Thread(target=second)
@@ -324,13 +324,13 @@ def test_a_venv_is_asked_for_on_every_host(tmp_path: Path, shared: Path) -> None
     """Its folder, absolute, with a Python that runs."""
     there = tmp_path / "venv/bin"
     there.mkdir(parents=True)
-    wanted = Wanted(kind=Kind.VENV, what=str(tmp_path / "venv"))
+    wanted = EnvironmentRequest(kind=EnvironmentKind.VENV, what=str(tmp_path / "venv"))
     assert "is not here" in ready(wanted, None, HERE, str(shared), say=quiet).lacking["localhost"]
     (there / "python").symlink_to(sys.executable)
     found = ready(wanted, None, HERE, str(shared), say=quiet)
     assert ({}, str(there)) == (found.lacking, found.interpreter.variables["PATH"])
     with pytest.raises(ConfigError, match="give its absolute path"):
-        ready(Wanted(kind=Kind.VENV, what="venv"), None, HERE, str(shared), say=quiet)
+        ready(EnvironmentRequest(kind=EnvironmentKind.VENV, what="venv"), None, HERE, str(shared), say=quiet)
 
 
 # What conda 26.7 says of an environment, word for word but for its own place.
@@ -364,7 +364,9 @@ def test_a_conda_environment_is_activated(tmp_path: Path, shared: Path, monkeypa
     stand_in.chmod(0o755)
     monkeypatch.setenv("CONDA_EXE", str(stand_in))
 
-    found = ready(Wanted(kind=Kind.CONDA, what="torch"), None, HERE, str(shared), say=quiet).interpreter
+    found = ready(
+        EnvironmentRequest(kind=EnvironmentKind.CONDA, what="torch"), None, HERE, str(shared), say=quiet
+    ).interpreter
 
     assert {
         "PATH": f"{folder}/bin:{tmp_path}/condabin", "CONDA_PREFIX": str(folder), "CONDA_SHLVL": "1",
@@ -380,7 +382,7 @@ def test_a_conda_environment_is_activated(tmp_path: Path, shared: Path, monkeypa
 
 # Containers ------------------------------------------------------------------------------------------------------------
 
-RANK = Rank(
+RANK = RankFacts(
     engine="docker",
     image="img",
     folders=["/efs"],
@@ -450,7 +452,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_image_is_there_before_a_rank_starts(shared: Path, engine: Path) -> None:
     """It is fetched once on each host; one that cannot be had is the engine's own line; a look fetches nothing."""
-    wanted = Wanted(kind=Kind.CONTAINER, what="good/image", binds=("/data",))
+    wanted = EnvironmentRequest(kind=EnvironmentKind.CONTAINER, what="good/image", binds=("/data",))
     foreseen = ready(wanted, None, HERE, str(shared), changes=False, say=quiet)
     assert (("localhost",), {}) == (foreseen.brought, foreseen.lacking)
     assert "pull" not in engine.read_text()
@@ -465,7 +467,9 @@ def test_an_image_is_there_before_a_rank_starts(shared: Path, engine: Path) -> N
     assert f"--volume {shared}:{shared}" in engine.read_text()
 
     (engine.parent / "engine.log.has").unlink()
-    bad = ready(Wanted(kind=Kind.CONTAINER, what="bad/image"), None, HERE, str(shared), say=quiet)
+    bad = ready(
+        EnvironmentRequest(kind=EnvironmentKind.CONTAINER, what="bad/image"), None, HERE, str(shared), say=quiet
+    )
     assert {"localhost": "Error: no such image bad/image"} == bad.lacking
 
 
@@ -475,7 +479,9 @@ def test_an_image_keeps_its_own_modules(
 ) -> None:
     """Ranks have its PYTHONPATH behind the job's, an image without one the job's alone; the look before has it too."""
     top = folder({"image/of_image.py": "", "train.py": "import of_image\n"})
-    found = ready(Wanted(kind=Kind.CONTAINER, what="good/image"), None, HERE, str(shared), say=quiet).interpreter
+    found = ready(
+        EnvironmentRequest(kind=EnvironmentKind.CONTAINER, what="good/image"), None, HERE, str(shared), say=quiet
+    ).interpreter
     monkeypatch.setenv("PYTHONPATH_OF_IMAGE", of_image)
     says = [*found.prefix, "sh", "-c", 'echo "$0 $1 $PYTHONPATH${DLAMI_PYTHONPATH-}"', "a b", "c"]
     environment = {**os.environ, "PYTHONPATH": "/own:/efs/jobs/x/lib"}
@@ -644,7 +650,9 @@ def test_a_launcher_s_program_is_read_by_the_launcher_s_python(
     for name, text in (("torchrun", f"#!{sys.executable}\n"), ("python", "#!/bin/sh\necho '{\"missing\": {}}'\n")):
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
-    with_own_python = Interpreter(wanted=Wanted(kind=Kind.VENV, what="/v"), variables={"PATH": str(bin_folder)})
+    with_own_python = Interpreter(
+        wanted=EnvironmentRequest(kind=EnvironmentKind.VENV, what="/v"), variables={"PATH": str(bin_folder)}
+    )
 
     def said(*words: str, interpreter: "Interpreter | None" = with_own_python) -> str:
         return trouble(words, top, interpreter, {})
@@ -699,10 +707,10 @@ def test_a_host_goes_on_with_what_is_of_the_same_build(tmp_path: Path) -> None:
 
 def test_a_job_that_goes_on_has_the_same_packages() -> None:
     """By the id of what was built, not by a file that may have changed since; with the host's own they are none."""
-    wanted = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt", id="ab")
+    wanted = EnvironmentRequest(kind=EnvironmentKind.REQUIREMENTS, what="requirements.txt", id="ab")
     for packages in (wanted, None):
         job = from_json(Job, json.loads(json.dumps(dataclasses.asdict(a_program("gpu", packages=packages)))))
-        view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
+        view = JobView(job=job, status=JobStatus(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
         again = next_attempt(view, CLUSTER, None, None)
         assert packages == again.packages
 

@@ -8,13 +8,13 @@ import pytest
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.packages import distribute as bringing
-from cluster.packages.build import Place
+from cluster.packages.build import EnvironmentPaths
 from cluster.packages.distribute import bring, environments_on, lacking, removed, without_folder
 from cluster.packages.onhost import env_registry
 from tests.cluster.reach_here import ReachHere
 
 A, B, AWAY = HOSTS = tuple(Host(rank=n, address=a, slots=1) for n, a in enumerate(("a", "b", "away")))
-WHERE = Place(place=Path("~/kept"), id="e1")  # on each host in its own home
+WHERE = EnvironmentPaths(place=Path("~/kept"), id="e1")  # on each host in its own home
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.jobs.curves.curves import Bucket, Curve, CurveBuckets
+from cluster.jobs.curves.curves import Curve, CurveBuckets, StepSummary
 from cluster.jobs.curves.metrics import record_of
 from cluster.jobs.master import facts
 from cluster.jobs.master.host_facts import hosts_seen
 from cluster.jobs.state import JobState
-from cluster.recovery.goodput import Account, Spent
-from cluster.recovery.host_failures import FORGIVEN, Entry, note
+from cluster.recovery.goodput import Account, TimeSplit
+from cluster.recovery.host_failures import FORGIVEN, FailureRecord, note
 from cluster.report.markup import facts as named
 from cluster.report.markup import joined, tag, text
 from cluster.report.sections import outcome
@@ -31,8 +31,8 @@ def a_curve(*values: tuple[int, float], most: int = 400, kind: str = "train", na
     return buckets.curve(kind, name)
 
 
-def a_bucket(first: int, last: int, count: int, least: float, mean: float, largest: float) -> Bucket:
-    return Bucket(first=first, last=last, count=count, least=least, mean=mean, largest=largest)
+def a_bucket(first: int, last: int, count: int, least: float, mean: float, largest: float) -> StepSummary:
+    return StepSummary(first=first, last=last, count=count, least=least, mean=mean, largest=largest)
 
 
 def test_buckets_become_twice_as_wide_and_keep_what_was_in_them() -> None:
@@ -83,7 +83,7 @@ def test_a_record_is_of_a_step_a_kind_and_a_time(change: dict[str, Any], is_one:
 def test_an_outcome_is_a_sentence(tmp_path: Path, state: JobState) -> None:
     """With how long it took in how many attempts, and what of that was useful."""
     job = facts.read_facts(made_job(tmp_path, steps=1)).view
-    spent = Spent(useful_s=90.0, start_s=30.0)
+    spent = TimeSplit(useful_s=90.0, start_s=30.0)
     told = outcome(
         dataclasses.replace(
             job, status=dataclasses.replace(job.status, state=state), account=Account(total=spent, attempts=())
@@ -113,8 +113,8 @@ def test_what_an_operator_gave_to_variables_is_hidden(tmp_path: Path) -> None:
 def test_what_the_memory_has_of_a_host_is_told_but_what_is_forgiven(tmp_path: Path) -> None:
     """The last three; and the newest look at it, with six findings at most and whether it is unfit."""
     paths = made_job(tmp_path, steps=1)
-    entries = [Entry(time=1.7e9 + n, host="10.0.1.10", what="host", text=f"lost {n}") for n in range(4)]
-    for entry in (*entries, Entry(time=1.7e9 + 5, host="10.0.1.11", what=FORGIVEN)):
+    entries = [FailureRecord(time=1.7e9 + n, host="10.0.1.10", what="host", text=f"lost {n}") for n in range(4)]
+    for entry in (*entries, FailureRecord(time=1.7e9 + 5, host="10.0.1.11", what=FORGIVEN)):
         note(tmp_path, entry)
     folder = tmp_path / "health/looks"
     folder.mkdir(parents=True)

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.health import precheck
-from cluster.health.precheck import Sight
-from cluster.health.verdict import Verdict
+from cluster.health.precheck import HealthIssue
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.jobs.host_queue import WHOLE
 from cluster.jobs.supervisor import admission
 from cluster.recovery import preemption_query
-from cluster.recovery.placement import Chosen, Unfit, choose
-from cluster.recovery.preemption import Departure
-from cluster.recovery.replacement import Replacing
-from cluster.ssh.fanout import Reach
+from cluster.recovery.placement import Ineligible, Placement, choose
+from cluster.recovery.preemption import PreemptionNotice
+from cluster.recovery.replacement import Replacement
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.flat_jobs import job_of
@@ -31,10 +31,10 @@ from tests.cluster.jobs_here import a_job
 
 SEATS = tuple(Host(rank=r, address=a, slots=2) for r, a in enumerate("abcd"))
 SPARES = (Host(rank=4, address="y", slots=2, is_spare=True), Host(rank=5, address="z", slots=2, is_spare=True))
-GONE = Unfit(why="does not answer", is_gone=True)
+GONE = Ineligible(why="does not answer", is_gone=True)
 
 
-def chosen(unfit: str = "", failed: str = "", spares: int = 0, np: int = 8, min_np: int = 8) -> Chosen:
+def chosen(unfit: str = "", failed: str = "", spares: int = 0, np: int = 8, min_np: int = 8) -> Placement:
     return choose(
         SEATS, SPARES[:spares], dict.fromkeys(unfit, GONE), dict.fromkeys(failed, "failed 2 times"),
         np=np, min_np=min_np,
@@ -95,7 +95,7 @@ def test_it_is_said_what_was_chosen(given: dict[str, Any], text: str) -> None:
 
 def test_all_leave_where_every_seat_s_host_says_that_it_goes() -> None:
     """One that stays, or is only silent, may be what the job goes on with."""
-    leaves = Unfit(why="will go", notice=Departure(at=1.0, host="a", kind="spot", text="so it is"))
+    leaves = Ineligible(why="will go", notice=PreemptionNotice(at=1.0, host="a", kind="spot", text="so it is"))
     for unfit, all_leave in (
         (dict.fromkeys("abcd", leaves), True),
         (dict.fromkeys("abc", leaves), False),
@@ -112,28 +112,28 @@ def test_a_look_says_who_is_silent_and_who_is_unwell(tmp_path: Path, monkeypatch
     """A seat that answers is not looked at unless it is suspected; a spare always is. What says that it goes is out."""
     seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate(("127.0.0.2", "gone.invalid", "lost.invalid")))
     spare = Host(rank=3, address="127.0.0.3", slots=1, is_spare=True)
-    leaves = Departure(at=1.0, host="127.0.0.2", kind="spot", text="spot, at 12:00")
+    leaves = PreemptionNotice(at=1.0, host="127.0.0.2", kind="spot", text="spot, at 12:00")
     looked: list[str] = []
 
     def sight(shared: Path, hosts: Sequence[Host], is_shared: bool) -> dict[str, Any]:
         looked.extend(h.address for h in hosts)
-        return {"127.0.0.3": Sight(why="a GPU is lost", verdict=Verdict.REPLACE)}
+        return {"127.0.0.3": HealthIssue(why="a GPU is lost", verdict=Severity.REPLACE)}
 
     monkeypatch.setattr(precheck, "glance", sight)
     monkeypatch.setattr(admission, "taken_by_others", lambda hosts, job: {})
     monkeypatch.setattr(preemption_query, "leaving_hosts", lambda hosts: (leaves,))
     found = admission.look_at(tmp_path, seats, [spare], {"lost.invalid"}, a_job("true", "x", hosts=seats))
-    silent = Unfit(why="does not answer", is_gone=True, is_silent=True)
+    silent = Ineligible(why="does not answer", is_gone=True, is_silent=True)
     assert {
         "gone.invalid": silent,
         "lost.invalid": silent,
-        "127.0.0.3": Unfit(why="a GPU is lost", is_gone=True, is_its_own=True),
-        "127.0.0.2": Unfit(why="will go: spot, at 12:00", notice=leaves),
+        "127.0.0.3": Ineligible(why="a GPU is lost", is_gone=True, is_its_own=True),
+        "127.0.0.2": Ineligible(why="will go: spot, at 12:00", notice=leaves),
     } == found
     assert ["127.0.0.3"] == looked
 
 
-class OfAStack(Replacing):
+class OfAStack(Replacement):
     """b's successor is there, and a spare that was started since."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class OfAStack(Replacing):
         self._ranks = {"b": 1}
         self.told: list[Any] = []
 
-    def begin(self, chosen: Chosen, job_hosts: Sequence[Host]) -> None:
+    def begin(self, chosen: Placement, job_hosts: Sequence[Host]) -> None:
         self.told.append((sorted(chosen.replaced), [h.address for h in job_hosts]))
 
 
@@ -225,8 +225,8 @@ def test_a_spare_has_room_for_the_slots_that_a_job_needs(job: int, exclusive: bo
 
 def test_a_host_that_another_job_uses_is_replaced_once_or_not_at_all() -> None:
     """A dead one by the oldest of its jobs; one that answers by nobody while another job has it."""
-    dead, sick = Unfit(why="is silent", is_gone=True, is_silent=True), Unfit(why="is sick", is_gone=True)
-    chosen = Chosen(missing={"a": dead, "b": sick}, replaced={"c": dead})
+    dead, sick = Ineligible(why="is silent", is_gone=True, is_silent=True), Ineligible(why="is sick", is_gone=True)
+    chosen = Placement(missing={"a": dead, "b": sick}, replaced={"c": dead})
     held = {"a": {"job-2": 1}, "b": {"job-2": 1}, "c": {"job-0": 1}}
     found = admission._replaceable(a_job("", "job-1"), chosen, held)
     assert {"a": True, "b": False, "c": False} == {a: u.is_gone for a, u in {**found.missing, **found.replaced}.items()}
@@ -276,7 +276,7 @@ def test_the_gate_on_real_hosts(spare_lab: Lab) -> None:
     cluster = load_cluster(f"lab:{spare_lab.name}")
     master, one, two, spare = (h.address for h in cluster.hosts)
 
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
 
         def asked(*suspects: str) -> Any:
             given = json.dumps({"hosts": [vars(h) for h in cluster.hosts], "suspects": suspects})

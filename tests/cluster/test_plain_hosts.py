@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from lab import lab as labs
 from lab.record import Lab
@@ -42,7 +42,7 @@ def plain_lab(lab_allowed: None) -> Iterator[Lab]:
     name = f"p{os.getpid() % 10_000_000}"
     try:
         lab = labs.up(name, num_hosts=3, slots=1, may_mount=True)
-        with Reach(load_cluster(f"lab:{name}")) as reach:
+        with Executor(load_cluster(f"lab:{name}")) as reach:
             hosts = load_cluster(f"lab:{name}").hosts
             reach.run(hosts, "rm /root/.ssh/id_ed25519 /root/.ssh/known_hosts").check()
             for path, text in (("/root/key.pem", lab.key.read_text()), ("/usr/local/bin/inv", INV)):
@@ -105,7 +105,7 @@ def test_the_page_can_be_walked(walked: dict[str, str], plain_lab: Lab) -> None:
     own = walked["mkdir mine && cd mine && git init -q"]
     assert all(f"{n} of 3 is {name}" in own for n, name in enumerate(names)), own
     assert 2 == walked["inv jobs.list --all"].count("succeeded")
-    with Reach(load_cluster(f"lab:{plain_lab.name}")) as reach:
+    with Executor(load_cluster(f"lab:{plain_lab.name}")) as reach:
         left = reach.run(load_cluster(f"lab:{plain_lab.name}").hosts, "ls /root/dlami-cluster-jobs/jobs").check()
     jobs = [re.findall(r"-(resnet50|where|sh)-", r.text) for r in left.values()]
     assert [["resnet50"], ["resnet50"], []] == jobs, "of a job that was removed nothing is left, on any host"
@@ -114,7 +114,7 @@ def test_the_page_can_be_walked(walked: dict[str, str], plain_lab: Lab) -> None:
 def test_one_folder_and_two_lines_are_all_that_is_changed(walked: dict[str, str], plain_lab: Lab) -> None:
     """One line in `authorized_keys` and one in `config`, one folder; the key is the same everywhere, for its user alone."""
     cluster = load_cluster(f"lab:{plain_lab.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         look = (
             "cd /root/.ssh; ls -A; ls dlami-cluster; stat -c %a dlami-cluster/plain; sha256sum <dlami-cluster/plain; "
             "wc -l <authorized_keys; cat config"

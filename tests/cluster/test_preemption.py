@@ -16,19 +16,19 @@ from cfn.template.design import TAG
 from cluster.folder_thread import FolderThread
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record import JobPaths, JobStatus
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor import recovery
 from cluster.jobs.supervisor.interruptible_wait import Patience
-from cluster.jobs.supervisor.lease_holder import Holder
-from cluster.jobs.supervisor.recovery import Healing, NotHealed
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
+from cluster.jobs.supervisor.recovery import NotHealed, Recovery
 from cluster.jobs.supervisor.reporter import Telling
 from cluster.recovery.onhost import notice as onhost
-from cluster.recovery.onhost.notice import BLOCK_ENDS, MAINTENANCE, REBALANCE, SPOT, Metadata, Watch, notice
-from cluster.recovery.placement import Chosen, Unfit, choose
-from cluster.recovery.policy import Again
-from cluster.recovery.preemption import LEAD_S, Departure, departures, due, is_the_end, why
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.onhost.notice import BLOCK_ENDS, MAINTENANCE, REBALANCE, SPOT, Metadata, NoticePoller, notice
+from cluster.recovery.placement import Ineligible, Placement, choose
+from cluster.recovery.policy import Retry
+from cluster.recovery.preemption import LEAD_S, PreemptionNotice, departures, due, is_the_end, why
+from cluster.recovery.replacement import Replacement
 from lab.aws import FakeAws, start
 from tests.cluster.jobs_here import a_job
 from tests.conftest import PATIENCE_S
@@ -107,7 +107,7 @@ def says(fake: FakeAws, **said: str) -> None:
 def test_a_notice_is_a_file_while_it_holds(imds: FakeAws, tmp_path: Path) -> None:
     """Told, it is there, whole and for all to read; withdrawn, it is gone. A token that has run out is asked for anew."""
     file = tmp_path / "notice.json"
-    watch = Watch(Metadata(), str(file))
+    watch = NoticePoller(Metadata(), str(file))
     watch.look()
     assert not file.exists()
     says(imds, REBALANCE=REBALANCE_SAID)
@@ -119,13 +119,13 @@ def test_a_notice_is_a_file_while_it_holds(imds: FakeAws, tmp_path: Path) -> Non
     assert ("spot", NOW + 120) == (told["kind"], told["at"])
     assert 0o644 == file.stat().st_mode & 0o777
     says(imds)
-    Watch(Metadata(), str(file)).look()  # one that was started anew knows its predecessor's file
+    NoticePoller(Metadata(), str(file)).look()  # one that was started anew knows its predecessor's file
     assert [] == list(tmp_path.iterdir())
 
 
 def test_a_service_that_is_silent_withdraws_nothing(imds: FakeAws, tmp_path: Path) -> None:
     file = tmp_path / "notice.json"
-    watch = Watch(Metadata(), str(file))
+    watch = NoticePoller(Metadata(), str(file))
     says(imds, SPOT=SPOT_SAID)
     watch.look()
     imds.stop()
@@ -135,21 +135,21 @@ def test_a_service_that_is_silent_withdraws_nothing(imds: FakeAws, tmp_path: Pat
 
 def test_where_there_is_no_service_it_is_asked_seldom(tmp_path: Path) -> None:
     """A machine of one's own: no notice, no error, hardly a question."""
-    assert 60 == Watch(Metadata("http://127.0.0.1:9"), str(tmp_path / "n")).look()
+    assert 60 == NoticePoller(Metadata("http://127.0.0.1:9"), str(tmp_path / "n")).look()
 
 
 def test_another_s_notice_is_left_alone(imds: FakeAws, tmp_path: Path) -> None:
     """One that an operator or the lab wrote."""
     file = tmp_path / "notice.json"
     file.write_text('{"kind": "shutdown", "at": 5, "text": "moving house"}')
-    Watch(Metadata(), str(file)).look()
+    NoticePoller(Metadata(), str(file)).look()
     assert file.exists()
 
 
 def test_nobody_sees_half_a_notice(imds: FakeAws, tmp_path: Path) -> None:
     """Whoever has opened one reads it to its end, though another has taken its place; nothing lies beside it."""
     file = tmp_path / "notice.json"
-    watch = Watch(Metadata(), str(file))
+    watch = NoticePoller(Metadata(), str(file))
     says(imds, SPOT=SPOT_SAID)
     watch.look()
     with file.open() as opened:
@@ -225,7 +225,7 @@ def test_a_notice_is_one_line_of_two_hundred_characters() -> None:
 )
 def test_three_minutes_before_its_end_a_host_is_left(kind: str, in_s: float, is_due: bool) -> None:
     """One that only may go is not."""
-    assert is_due is Departure(at=1000.0 + in_s, host="a", kind=kind, text="").is_due(1000.0)
+    assert is_due is PreemptionNotice(at=1000.0 + in_s, host="a", kind=kind, text="").is_due(1000.0)
 
 
 def test_what_leaving_hosts_mean_is_said_in_a_line() -> None:
@@ -245,21 +245,21 @@ def test_each_notice_is_told_once_whoever_hears_it(tmp_path: Path, monkeypatch: 
     paths.logs(1).mkdir(parents=True)
     job = a_job("", "j", hosts=seats, np=2, notify=f"sh -c 'cat >>{told}'")
     leaving = departures({"a": said("block", 60), "b": said("block", 90)})
-    unfit = {d.host: Unfit(why="will go", notice=d) for d in leaving}
+    unfit = {d.host: Ineligible(why="will go", notice=d) for d in leaving}
     known: list[Any] = []
 
-    def next_hosts(*_: object, **asked: Any) -> Chosen:
+    def next_hosts(*_: object, **asked: Any) -> Placement:
         known.append((asked["without"], asked["leaving"]))
         return choose(seats, (), unfit, {}, np=2, min_np=1)
 
     monkeypatch.setattr(recovery, "next_hosts", next_hosts)
     folder = FolderThread()
-    telling = Telling(job, paths, Holder(paths, 1, folder), folder, Status(state=JobState.HEALING))
+    telling = Telling(job, paths, LeaseHolder(paths, 1, folder), folder, JobStatus(state=JobState.HEALING))
     for _ in range(3):
         telling.notice(leaving[0])
     patience = Patience(cast(Any, NobodyAsks()), on_look=lambda: None)
     with pytest.raises(NotHealed, match=r"a will go; b will go: 'inv jobs.resume' goes on with it on new ones"):
-        Healing(job, paths, patience, Replacing("", print), telling, folder).prepare(Again(leaving=leaving), 2)
+        Recovery(job, paths, patience, Replacement("", print), telling, folder).prepare(Retry(leaving=leaving), 2)
     telling.close()
     folder.close()
 
@@ -275,7 +275,7 @@ def test_who_waits_for_a_host_looks_again_at_once_when_the_stack_has_other_ones(
     is_news: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heard while it looked, too. Else some seconds later."""
-    paths, folder, replacing = JobPaths(tmp_path / "j"), FolderThread(), Replacing("", print)
+    paths, folder, replacing = JobPaths(tmp_path / "j"), FolderThread(), Replacement("", print)
     paths.logs(1).mkdir(parents=True)
     seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("ab"))
     job = a_job("", "j", hosts=seats, np=2)
@@ -286,18 +286,18 @@ def test_who_waits_for_a_host_looks_again_at_once_when_the_stack_has_other_ones(
             slept.append(seconds)
             super().sleep(seconds)
 
-    def next_hosts(*_: object, **asked: Any) -> Chosen:
+    def next_hosts(*_: object, **asked: Any) -> Placement:
         looks.append(asked)
         leaving = departures({"b": said("block", 60)} if len(looks) == 1 else {a: said("block", 60) for a in "ab"})
         replacing.news += is_news
-        unfit = {d.host: Unfit(why="will go", notice=d) for d in leaving}
+        unfit = {d.host: Ineligible(why="will go", notice=d) for d in leaving}
         return choose(seats, (), unfit, {}, np=2, min_np=2 if len(looks) == 1 else 1)
 
     monkeypatch.setattr(recovery, "next_hosts", next_hosts)
-    telling = Telling(job, paths, Holder(paths, 1, folder), folder, Status(state=JobState.HEALING))
+    telling = Telling(job, paths, LeaseHolder(paths, 1, folder), folder, JobStatus(state=JobState.HEALING))
     patience = Waiting(cast(Any, NobodyAsks()), on_look=lambda: None)
     with pytest.raises(NotHealed, match="a will go; b will go"):
-        Healing(job, paths, patience, replacing, telling, folder).prepare(Again(), 2)
+        Recovery(job, paths, patience, replacing, telling, folder).prepare(Retry(), 2)
     telling.close()
     folder.close()
 
@@ -308,7 +308,7 @@ def test_a_spare_s_place_is_given_with_the_notice_that_made_it_free() -> None:
     """Also of one whose rank a spare has taken; of one that is only silent there is none."""
     seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("ab"))
     (one,) = departures({"a": said("spot", 60)})
-    unfit = {"a": Unfit(why="will go", notice=one), "b": Unfit(why="does not answer", is_gone=True)}
+    unfit = {"a": Ineligible(why="will go", notice=one), "b": Ineligible(why="does not answer", is_gone=True)}
     found = choose(seats, [Host(rank=2, address="y", slots=1, is_spare=True)], unfit, {}, np=2, min_np=1)
     assert ({"a": "y"}, (one,), False) == (found.taken, found.notices, found.all_leave)
 

@@ -12,7 +12,7 @@ import pytest
 from cluster.inventory import ROOT
 from cluster.printable import OutputFilter, printable, sentence
 from cluster.terminal import print_json
-from cluster.top.snapshot import JobSeen, Sight
+from cluster.top.snapshot import JobSeen, Visibility
 from cluster.top.table import View, lines
 from lab.record import Lab
 from tests.cfn.terminal import Terminal
@@ -116,7 +116,7 @@ def test_a_frame_of_top_shows_no_control_character() -> None:
         id="x", name="x", state="retrying", attempt=1, np=2, hosts=(), step=None, steps=None, images_per_s=None,
         started="", cause=f"rank 3: {CLIPBOARD}",
     )  # fmt: skip
-    hostile = frame(seen(0), seen(1, sight=Sight.GONE, why=TITLE), jobs=(job,))
+    hostile = frame(seen(0), seen(1, sight=Visibility.GONE, why=TITLE), jobs=(job,))
     shown = [line.plain for line in lines(hostile, View(), 200, None)]
 
     assert any("rank 3: ^[]52;c;" in line for line in shown)

@@ -16,7 +16,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import program as programs
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost.frame import MARK, Frames, framed
 from cluster.ssh.program import NoAnswer, answer_of, ask, program
 from cluster.ssh.result import Result
@@ -48,7 +48,7 @@ def result(stdout: bytes, code: int = 0) -> Result:
     return Result(host=HOST, exit_code=code, stdout=stdout, seconds=0.1)
 
 
-def run_here(sent: programs.Program, *own: object) -> "subprocess.CompletedProcess[bytes]":
+def run_here(sent: programs.HostProgram, *own: object) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(["sh", "-c", sent.command(*own)], input=sent.stdin, capture_output=True, timeout=PATIENCE_S)
 
 
@@ -173,7 +173,7 @@ def test_the_programs_work_on_the_oldest_python() -> None:
         assert isinstance(answer_of(result(done.stdout, done.returncode)), dict), done.stderr
 
 
-def test_a_host_whose_program_fails_is_named_with_the_program(reach: Reach, cluster: Cluster) -> None:
+def test_a_host_whose_program_fails_is_named_with_the_program(reach: Executor, cluster: Cluster) -> None:
     """Not with the shell text that starts it."""
     with pytest.raises(ClusterError) as error:
         ask(reach, cluster.hosts[:2], program("cluster.stage.onhost.look"), lambda h: ["/etc/ssh"] * h.rank)[0].check()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.tagged_processes import list_script
 from lab.record import SHARED, Lab
 from tests.cluster.own_programs import STEPS, Own, begun, console, over, processes, state
@@ -45,7 +45,7 @@ def test_a_program_is_started_for_each_slot_each_host_or_once(own: Own, lab: Lab
     assert again.stdout.replace("[1,0]<stdout>:", "").split() == once.stdout.split()
 
 
-def test_a_rank_that_fails_is_named_with_its_last_word(own: Own, lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_rank_that_fails_is_named_with_its_last_word(own: Own, lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """Rank, host and error in one line, nothing tried again, nothing left; a program that is not there is a sentence."""
     fails = "if [ $RANK = 2 ]; then sleep 1; echo 'ValueError: no such label' >&2; exit 5; fi; sleep 600"
     before = set(lab.shared.glob("jobs/*-fails-*"))
@@ -62,7 +62,7 @@ def test_a_rank_that_fails_is_named_with_its_last_word(own: Own, lab: Lab, clust
 
 
 @pytest.mark.promise("healing")
-def test_a_program_is_stopped_resumed_and_healed(own: Own, lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_program_is_stopped_resumed_and_healed(own: Own, lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """It hears of the stop through a shell, saves, goes on from there, and is begun again when a rank is killed."""
     job = begun(own, "--hosts", "0-1", "--name", "steps", "--", "bash", "-c", "python /shared/own/steps.py; exit $?")
     wait_for(lambda: steps(lab, job) > 3, 120, f"it steps\n{console(lab, job, 1)}")
@@ -115,7 +115,7 @@ def test_a_silent_program_is_ended_when_the_operator_says_how_long_that_may_be(
 
 
 def test_without_a_shared_folder_it_is_healed_and_resumed_and_every_rank_s_log_is_shown(
-    lab: Lab, cluster: Cluster, reach: Reach, tmp_path: Path
+    lab: Lab, cluster: Cluster, reach: Executor, tmp_path: Path
 ) -> None:
     """Code, record, console and checkpoints are on the leader's own disk; what another host's rank printed is fetched."""
     folder = tmp_path / "unshared"

@@ -15,7 +15,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.jobs.claim import claim_hosts, give_back
 from cluster.jobs.client import job_table, show
-from cluster.jobs.master.lost_jobs import Lost, heal_lost
+from cluster.jobs.master.lost_jobs import LostJob, heal_lost
 from cluster.jobs.master.stop import stop
 from cluster.jobs.master.submit import submit
 from cluster.jobs.record import JobPaths, JobView, read_job
@@ -138,7 +138,7 @@ def test_the_place_of_one_whose_supervisor_went_is_kept(
         wait_until(lambda one=supervisor: not is_there(one), "it is gone")
         assert JobState.LOST is state(paths)
     assert [None, None, 1] == [place(p) for p in line]
-    assert [Lost(id=f"{job_id}-{name}", goes_on=True) for name in "bc"] == heal_lost(folder)
+    assert [LostJob(id=f"{job_id}-{name}", goes_on=True) for name in "bc"] == heal_lost(folder)
     assert [1, 2, 3] == [place(p) for p in line]
     go.touch()
     for paths in line:
@@ -174,7 +174,7 @@ def test_what_never_begins_says_so_and_can_be_stopped(folder: Path, job_id: str)
     assert supervisor
     os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: not is_there(supervisor), "it is gone")
-    assert [Lost(id=job_id, goes_on=True)] == heal_lost(folder)
+    assert [LostJob(id=job_id, goes_on=True)] == heal_lost(folder)
     wait_until(lambda: 2 == said(paths).count("its turn has come"), "it has given its host back and taken it again", 90)
     assert JobState.STOPPED is stop(paths).state
 

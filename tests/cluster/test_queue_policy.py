@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cluster.hosts import Host
 from cluster.jobs.host_queue import WHOLE, Waiting, places
 from cluster.jobs.occupancy import places_of
-from cluster.jobs.record import Records, Status
+from cluster.jobs.record import JobRecords, JobStatus
 from cluster.jobs.state import JobState
 from cluster.launch.mpirun import ranks_on
 from tests.cluster.jobs_here import a_job
@@ -68,8 +68,8 @@ def test_a_place_behind_a_lost_job_says_what_frees_its_hosts() -> None:
     """By records: a lost job holds them until somebody ends what is left of it."""
     going = [(JobState.LOST, "x", {"hosts": HOSTS[:1]}), (JobState.RUNNING, "y", {"hosts": HOSTS[1:2]})]
     waits = (JobState.QUEUED, "a", {"hosts": (), "wanted": HOSTS[:2], "whole_np": 4})
-    records = [(a_job("", job, **more), Status(state=state)) for state, job, more in (*going, waits)]
-    place = places_of(Records(jobs=tuple(records), damaged=()))["a"]
+    records = [(a_job("", job, **more), JobStatus(state=state)) for state, job, more in (*going, waits)]
+    place = places_of(JobRecords(jobs=tuple(records), damaged=()))["a"]
 
     assert {"10.0.0.0": "x", "10.0.0.1": "y"} == place.taken
     assert (

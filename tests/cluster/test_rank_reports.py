@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cluster.hang_detection import watch as watching
-from cluster.hang_detection.rank_state import MISSING, Phase
-from cluster.hang_detection.stack_dumps import Taken
-from cluster.hang_detection.standstill import Look
+from cluster.hang_detection.rank_state import MISSING, RankPhase
+from cluster.hang_detection.stack_dumps import StackAnswers
+from cluster.hang_detection.standstill import RanksObservation
 from cluster.hang_detection.watch import RankWatch
 from cluster.hosts import Host
 from cluster.jobs.record import JobPaths
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from tests.cluster.jobs_here import a_job
 
 A, B = Host(rank=0, address="10.0.0.1", slots=1), Host(rank=1, address="10.0.0.2", slots=1)
@@ -60,10 +60,10 @@ class Scene:
         self.watch._began = clock.now
         monkeypatch.setattr(watching, "take_stacks", self.take)
 
-    def take(self, job: Any, paths: Any, **_: bool) -> Taken:
+    def take(self, job: Any, paths: Any, **_: bool) -> StackAnswers:
         self.taken += 1
-        look = Look(at=self.clock.now, ranks={})
-        return Taken(stacks=(), folder_trouble=self.trouble, unanswered="", look=look)
+        look = RanksObservation(at=self.clock.now, ranks={})
+        return StackAnswers(stacks=(), folder_trouble=self.trouble, unanswered="", look=look)
 
     def hears(self, host: Host, rank: int | None = None, *, notice: Any = None, stopped: str = "", **beat: Any) -> None:
         """A host speaks, of one rank; without `phase` that does not beat."""
@@ -86,18 +86,18 @@ def test_how_far_ranks_are_is_what_they_told(scene: Scene) -> None:
     assert (None, None, None, None) == (watch.step(), watch.first_step(), watch.first_step_at(), watch.alive_at())
     scene.hears(A, 0)
     assert (None, None) == (watch.step(), watch.first_step_at())
-    scene.hears(A, 0, phase=Phase.START)
+    scene.hears(A, 0, phase=RankPhase.START)
     assert (0, None, None) == (watch.step(), watch.first_step(), watch.first_step_at())
-    scene.hears(A, 0, phase=Phase.STEP, step=41, first=41, since=90.0)
+    scene.hears(A, 0, phase=RankPhase.STEP, step=41, first=41, since=90.0)
     assert (41, 41, 1e9 + NOW - 10) == (watch.step(), watch.first_step(), watch.first_step_at())
     scene.clock.now += 5
-    scene.hears(B, 1, phase=Phase.STEP, step=43, first=40, since=95.0)
+    scene.hears(B, 1, phase=RankPhase.STEP, step=43, first=40, since=95.0)
     assert (43, 40, 1e9 + NOW - 10) == (watch.step(), watch.first_step(), watch.first_step_at()), "once"
 
 
 def test_a_first_step_that_was_over_before_anybody_looked_is_as_old_as_the_beat(scene: Scene) -> None:
     """It evaluates or saves by then."""
-    scene.hears(A, 0, phase=Phase.SAVE, step=8, first=1, at=96.0, since=92.0)
+    scene.hears(A, 0, phase=RankPhase.SAVE, step=8, first=1, at=96.0, since=92.0)
     assert 1e9 + NOW - 4 == scene.watch.first_step_at()
 
 
@@ -127,17 +127,17 @@ def test_progress_can_be_told_once_all_hosts_were_heard(scene: Scene) -> None:
     assert watch.progress() == watch.progress() is not None
     scene.hears(A, 0)
     assert watch.progress() is None
-    scene.hears(A, 0, phase=Phase.STEP, count=1)
+    scene.hears(A, 0, phase=RankPhase.STEP, count=1)
     one = watch.progress()
-    scene.hears(A, 0, phase=Phase.STEP, count=1, cpu_s=9.0)
+    scene.hears(A, 0, phase=RankPhase.STEP, count=1, cpu_s=9.0)
     assert one == watch.progress() is not None
-    scene.hears(A, 0, phase=Phase.STEP, count=2)
+    scene.hears(A, 0, phase=RankPhase.STEP, count=2)
     assert one != watch.progress()
-    scene.hears(B, 1, phase=Phase.COMPILE, count=7, cpu_s=3.2)
+    scene.hears(B, 1, phase=RankPhase.COMPILE, count=7, cpu_s=3.2)
     two = watch.progress()
-    scene.hears(B, 1, phase=Phase.COMPILE, count=7, cpu_s=3.9)
+    scene.hears(B, 1, phase=RankPhase.COMPILE, count=7, cpu_s=3.9)
     assert two == watch.progress()
-    scene.hears(B, 1, phase=Phase.COMPILE, count=7, cpu_s=4.0)
+    scene.hears(B, 1, phase=RankPhase.COMPILE, count=7, cpu_s=4.0)
     assert two != watch.progress()
 
 
@@ -157,11 +157,11 @@ def test_ranks_that_do_not_beat_make_progress_where_a_silence_has_a_limit(
 
 def test_a_host_s_old_word_is_carried_on_and_ranks_that_nobody_told_of_are_starting(scene: Scene) -> None:
     """Fifteen seconds old it is still a word; older, nothing is known of its ranks but their silence."""
-    scene.hears(A, 0, phase=Phase.STEP, at=HOST_NOW - 2)
+    scene.hears(A, 0, phase=RankPhase.STEP, at=HOST_NOW - 2)
     scene.clock.now += 15.0
     known, other = scene.watch._seen()
-    assert (2.0, True, Phase.STEP) == (known.silent_s, known.is_heard, known.phase)
-    assert (1, B.address, Phase.START, MISSING, 15.0, False) == (
+    assert (2.0, True, RankPhase.STEP) == (known.silent_s, known.is_heard, known.phase)
+    assert (1, B.address, RankPhase.START, MISSING, 15.0, False) == (
         other.rank, other.host, other.phase, other.state, other.silent_s, other.is_mute,
     )  # fmt: skip
     scene.clock.now += 0.5
@@ -185,7 +185,7 @@ def test_stacks_are_taken_shortly_before_a_limit(
 ) -> None:  # fmt: skip
     """And what was late is a hang once its host has told of it anew."""
     scene = Scene(clock, tmp_path, monkeypatch, hang_after=hang_after, np=1, hosts=(A,))
-    beat = {"phase": Phase.STEP, "step": 7, "at": HOST_NOW - silent_s}
+    beat = {"phase": RankPhase.STEP, "step": 7, "at": HOST_NOW - silent_s}
     scene.hears(A, 0, **beat)
 
     def waits(seconds: float) -> bool:
@@ -199,30 +199,30 @@ def test_stacks_are_taken_shortly_before_a_limit(
     assert (looks, hangs) == (scene.taken, found is not None)
     assert (looks == 1) is (scene.paths.logs(1) / "stacks.txt").exists()
     if found:
-        assert (Ending.HANG, 0, A.address) == (found.kind, found.rank, found.host)
+        assert (FailureKind.HANG, 0, A.address) == (found.kind, found.rank, found.host)
         assert "31 s after step 7" in found.text
 
 
 def test_mpirun_that_outlives_its_ranks_is_in_trouble_after_the_step_s_limit(scene: Scene) -> None:
     """Counted from the look at which none was left; a rank that is there again begins it anew."""
     for host, rank in ((A, 0), (B, 1)):
-        scene.hears(host, rank, phase=Phase.STEP, step=7, state="")
+        scene.hears(host, rank, phase=RankPhase.STEP, step=7, state="")
     scene.watch._judge()
     scene.clock.now += 10
-    scene.hears(A, 0, phase=Phase.STEP, step=7)
+    scene.hears(A, 0, phase=RankPhase.STEP, step=7)
     scene.watch._judge()
     for _ in range(4):
         for host, rank in ((A, 0), (B, 1)):
-            scene.hears(host, rank, phase=Phase.STEP, step=7, state="", stopped="orted" if host is B else "")
+            scene.hears(host, rank, phase=RankPhase.STEP, step=7, state="", stopped="orted" if host is B else "")
         scene.watch._judge()
         assert scene.watch.trouble() is None
         scene.clock.now += 10
     for host, rank in ((A, 0), (B, 1)):
-        scene.hears(host, rank, phase=Phase.STEP, step=7, state="", stopped="orted" if host is B else "")
+        scene.hears(host, rank, phase=RankPhase.STEP, step=7, state="", stopped="orted" if host is B else "")
     scene.watch._judge()
     found = scene.watch.trouble()
     assert found
-    assert (Ending.DAEMON, B.address) == (found.kind, found.host)
+    assert (FailureKind.DAEMON, B.address) == (found.kind, found.host)
     assert "mpirun has not for 40 s: its orted on 10.0.0.2 is stopped" in found.text
 
 
@@ -241,7 +241,7 @@ def test_a_silent_shared_folder_is_looked_for_where_no_rank_begins(scene: Scene)
     scene.watch._judge()
     found = scene.watch.trouble()
     assert found
-    assert (Ending.SHARED_FOLDER, B.address) == (found.kind, found.host)
+    assert (FailureKind.SHARED_FOLDER, B.address) == (found.kind, found.host)
     assert "no progress for 90 s after step 0" in found.text
 
 
@@ -257,7 +257,7 @@ def test_a_silence_that_the_operator_calls_a_hang_is_one(
         clock.now += seconds
     found = scene.watch.trouble()
     assert found
-    assert Ending.HANG is found.kind
+    assert FailureKind.HANG is found.kind
     assert "no progress for 60 s" in found.text
 
 
@@ -265,8 +265,8 @@ def test_the_watch_leaves_what_phases_took_and_outlives_a_fault_of_its_own(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """The training does not end because its watch does."""
-    scene.hears(A, 0, phase=Phase.STEP, step=1, at=90.0, since=80.0)
-    scene.hears(A, 0, phase=Phase.STEP, step=5, at=98.0, since=80.0, longest=[1.0, 2.0, 3.0, 0.0, 0.0])
+    scene.hears(A, 0, phase=RankPhase.STEP, step=1, at=90.0, since=80.0)
+    scene.hears(A, 0, phase=RankPhase.STEP, step=5, at=98.0, since=80.0, longest=[1.0, 2.0, 3.0, 0.0, 0.0])
     looks = iter([False, False, True])
     monkeypatch.setattr(scene.watch._end, "wait", lambda seconds: next(looks))
     monkeypatch.setattr(scene.watch, "_judge", lambda: 1 / 0)

@@ -17,7 +17,7 @@ from cluster.hang_detection.watch import RankWatch
 from cluster.inventory import ROOT
 from cluster.jobs.cleanup import sweep
 from cluster.jobs.record import JobPaths
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.conftest import PATIENCE_S
 
@@ -83,7 +83,7 @@ def test_what_a_watch_tells(
         watch.close()
     found = watch.trouble()
 
-    assert (Ending.HANG, 1, "localhost") == (found.kind, found.rank, found.host)
+    assert (FailureKind.HANG, 1, "localhost") == (found.kind, found.rank, found.host)
     assert found.text.startswith("rank 1 on localhost hangs: it is stepping in stand (<string>:6); no progress for "), (
         found
     )
@@ -130,7 +130,7 @@ def test_what_the_shared_folder_holds_up_is_not_waited_for(
             assert watch.trouble() is None
         else:
             wait_until(lambda: watch.trouble() is not None, "the trouble is found", 120)
-            assert (Ending.SHARED_FOLDER, "localhost") == (watch.trouble().kind, watch.trouble().host)
+            assert (FailureKind.SHARED_FOLDER, "localhost") == (watch.trouble().kind, watch.trouble().host)
     finally:
         watch.close()
 

@@ -15,7 +15,7 @@ from cluster.packages.recipe import Recipe
 from cluster.ssh.onhost import shared_tree
 from cluster.tunnels.events import ALL, Runs
 from cluster.tunnels.jupyter_page import notebooks
-from cluster.tunnels.service import Wanted
+from cluster.tunnels.service import ServiceRequest
 from tests.cluster.made_job import made_job
 from trainer.common.files.errors import TrainerError
 from trainer.resnet50 import cache
@@ -76,14 +76,14 @@ def test_notebooks_are_in_a_folder_of_one_s_own(shared: Path, make: Callable[[Pa
     make(folder)
     if make is open_to_all:
         with pytest.raises(ClusterError, match=f"^notebooks.*{folder}"):
-            notebooks(Wanted(kind="jupyter", shared=str(shared)))
+            notebooks(ServiceRequest(kind="jupyter", shared=str(shared)))
         folder.chmod(0o700)
 
-    made = notebooks(Wanted(kind="jupyter", shared=str(shared)))
+    made = notebooks(ServiceRequest(kind="jupyter", shared=str(shared)))
     assert (made / "train.ipynb").exists()
     assert (made == folder) is (make is open_to_all)
     assert (os.getuid(), 0o700) == ((found := made.lstat()).st_uid, found.st_mode & 0o7777)
-    assert made == notebooks(Wanted(kind="jupyter", shared=str(shared)))
+    assert made == notebooks(ServiceRequest(kind="jupyter", shared=str(shared)))
 
 
 @pytest.mark.parametrize("name", ["notebooks", "environments"])
@@ -101,7 +101,7 @@ def test_whose_folder_it_is_all_in_is_looked_at_too(shared: Path, name: str, kin
         of_eve(above).chmod(0o777)
     with pytest.raises(ClusterError, match=f"{above} "):
         if name == "notebooks":
-            notebooks(Wanted(kind="jupyter", shared=str(shared)))
+            notebooks(ServiceRequest(kind="jupyter", shared=str(shared)))
         else:
             recipes.keep(str(shared), "x", Recipe(main="m", files={}))
 
@@ -207,7 +207,7 @@ def test_tensorboard_shows_a_job_s_own_events_alone(shared: Path, tmp_path: Path
         for path in (job, *job.rglob("*")):
             of_eve(path)
     (shared / "jobs/link").symlink_to(ours.folder)
-    runs = Runs(Wanted(kind="tensorboard", shared=str(shared), job=ALL), tmp_path / "runs")
+    runs = Runs(ServiceRequest(kind="tensorboard", shared=str(shared), job=ALL), tmp_path / "runs")
     runs.refresh()
     assert ["ours"] == [p.name for p in (tmp_path / "runs").iterdir()]
     os.mkfifo(ours.folder / "tensorboard/b.tfevents.2")

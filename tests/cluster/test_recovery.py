@@ -27,7 +27,7 @@ from cluster.jobs.record import DamagedRecord, JobPaths, read_job
 from cluster.jobs.records import find, read_attempts, view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.typed import from_json
 from tests import dead_server
 from tests.cluster.flat_jobs import changed
@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 
-def kinds(paths: JobPaths) -> list[Ending | None]:
+def kinds(paths: JobPaths) -> list[FailureKind | None]:
     return [a.what for a in read_attempts(paths)]
 
 
@@ -65,14 +65,14 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
     status = follow.console(paths, follow=True)
     said = capfd.readouterr().out
 
-    assert (JobState.SUCCEEDED, 2, Ending.DONE) == (status.state, status.attempt, status.ended_by)
+    assert (JobState.SUCCEEDED, 2, FailureKind.DONE) == (status.state, status.attempt, status.ended_by)
     assert re.search(
         r"this is attempt 1\n(.*\n)?dlami: attempt 1 ended: rank 0 on localhost ended by signal 9 \(Killed\)[^\n]*\n"
         r"dlami: attempt 2, \d+ s later: 1 rank on localhost, on the same hosts\nthis is attempt 2\n$",
         said,
         re.DOTALL,
     ), said
-    assert [Ending.RANK_SIGNAL, Ending.DONE] == kinds(paths)
+    assert [FailureKind.RANK_SIGNAL, FailureKind.DONE] == kinds(paths)
     shown = view(paths)
     assert shown.account
     assert (2, 2) == (len(shown.attempts), len(shown.account.attempts))
@@ -138,7 +138,7 @@ def test_a_lost_job_whose_state_is_damaged_goes_on(folder: Any, job_id: Any) -> 
     paths.status.write_text("")
     assert [True] == [one.goes_on for one in heal_lost(folder)]
     ended(paths)
-    assert [Ending.MASTER, Ending.DONE] == kinds(paths)
+    assert [FailureKind.MASTER, FailureKind.DONE] == kinds(paths)
 
 
 def test_a_new_job_begins_from_an_older_one_s_checkpoint(folder: Any, job_id: Any) -> None:
@@ -184,9 +184,9 @@ def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(
         submit(folder, healing("exit 0", job_id, attempt=2))
     status = stop(paths)
 
-    assert (JobState.STOPPED, Ending.STOPPED, 1) == (status.state, status.ended_by, status.attempt)
+    assert (JobState.STOPPED, FailureKind.STOPPED, 1) == (status.state, status.ended_by, status.attempt)
     assert "stopped before its next attempt; the last: rank 0 on localhost ended by signal 9" in status.cause
-    assert [Ending.RANK_SIGNAL] == kinds(paths)
+    assert [FailureKind.RANK_SIGNAL] == kinds(paths)
     assert holder(os.environ[NAME_VARIABLE]) is None
 
 
@@ -205,7 +205,7 @@ def test_a_supervisor_killed_between_two_attempts_leaves_a_lost_job_that_can_be_
     submit(folder, healing(script, job_id, attempt=2))
     ended(paths)
     assert JobState.SUCCEEDED is read_status(paths).state
-    assert [(1, Ending.RANK_SIGNAL), (2, Ending.RANK_SIGNAL), (3, Ending.DONE)] == [
+    assert [(1, FailureKind.RANK_SIGNAL), (2, FailureKind.RANK_SIGNAL), (3, FailureKind.DONE)] == [
         (a.number, a.what) for a in read_attempts(paths)
     ]
 
@@ -310,7 +310,7 @@ def test_a_lost_job_is_taken_up_once_and_nobody_writes_beside_it(folder: Any, jo
     with pytest.raises(OSError):
         start_ticks(first)
     assert (JobState.SUCCEEDED, 2) == ((status := read_status(paths)).state, status.attempt)
-    assert [Ending.MASTER, Ending.DONE] == kinds(paths)
+    assert [FailureKind.MASTER, FailureKind.DONE] == kinds(paths)
     assert "without a last word" in read_attempts(paths)[0].text
     assert (1, 50) == (read_attempts(paths)[0].first_step, read_attempts(paths)[0].step)
 
@@ -330,7 +330,7 @@ def test_a_shared_folder_that_is_gone_is_waited_for(tmp_path: Path, folder: Any,
         subprocess.run(["mount", "--bind", str(kept), str(shared)], check=True)
         ended(paths)
         assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
-        assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
+        assert [FailureKind.SHARED_FOLDER, FailureKind.DONE] == kinds(paths)
     finally:
         subprocess.run(["umount", "-l", str(shared)], check=True)
 
@@ -365,5 +365,5 @@ def test_a_shared_folder_that_hangs_holds_up_no_healing(tmp_path: Path, folder: 
     assert "shared-folder" == told["ended_by"], told
     assert "the shared folder does not answer" in told["cause"]
     assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
-    assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
+    assert [FailureKind.SHARED_FOLDER, FailureKind.DONE] == kinds(paths)
     assert not words.exists()

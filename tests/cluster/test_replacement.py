@@ -6,12 +6,12 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.provider import Paid
-from cluster.recovery.placement import Chosen, Unfit, choose
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.placement import Ineligible, Placement, choose
+from cluster.recovery.replacement import Replacement
 from tests.cluster.jobs_here import wait_until
 
 SEATS = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate("abcde"))
-Start = Callable[..., Replacing]
+Start = Callable[..., Replacement]
 
 
 class Stack:
@@ -48,10 +48,10 @@ def stack() -> Stack:
 @pytest.fixture
 def start(stack: Stack) -> Iterator[Start]:
     """Replacing that looks all the time; it ends with the test."""
-    made: list[Replacing] = []
+    made: list[Replacement] = []
 
-    def one(is_silent: Callable[[str], bool]) -> Replacing:
-        made.append(Replacing("us-east-1/demo", print, lambda: stack, look_s=0.01, is_silent=is_silent))
+    def one(is_silent: Callable[[str], bool]) -> Replacement:
+        made.append(Replacement("us-east-1/demo", print, lambda: stack, look_s=0.01, is_silent=is_silent))
         return made[0]
 
     yield one
@@ -59,9 +59,9 @@ def start(stack: Stack) -> Iterator[Start]:
         each.close()
 
 
-def without(*addresses: str, is_silent: bool = True) -> Chosen:
+def without(*addresses: str, is_silent: bool = True) -> Placement:
     """The choice of who has lost these hosts."""
-    gone = Unfit(why="does not answer", is_gone=True, is_silent=is_silent)
+    gone = Ineligible(why="does not answer", is_gone=True, is_silent=is_silent)
     return choose(SEATS, (), dict.fromkeys(addresses, gone), {}, np=5, min_np=2)
 
 

@@ -146,10 +146,10 @@ def test_a_job_does_not_fail_because_s3_does(
 SUPERVISOR = """
 import contextlib, os, sys
 from pathlib import Path
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.cause import Cause
 from cluster.folder_thread import FolderThread
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 from cluster.jobs.records import read_attempts
 from cluster.jobs.record import JobPaths, read_job
 from cluster.jobs.status import read_status
@@ -157,8 +157,8 @@ from cluster.jobs.supervisor.reporter import Telling
 
 paths = JobPaths(Path(sys.argv[1]))
 folder = FolderThread()
-telling = Telling(read_job(paths), paths, Holder(paths, 2, folder), folder, read_status(paths))
-cause, first = Cause(kind=Ending.HOST, text="it was lost"), read_attempts(paths)[0]
+telling = Telling(read_job(paths), paths, LeaseHolder(paths, 2, folder), folder, read_status(paths))
+cause, first = Cause(kind=FailureKind.HOST, text="it was lost"), read_attempts(paths)[0]
 telling.heals(cause, (), first) if sys.argv[2] == "heals" else telling.is_over(telling.status, cause)
 with contextlib.suppress(ChildProcessError):  # the last of them has ended
     while True:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.inventory import ROOT, Access, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.inventory import ROOT, Cluster, SshSettings
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import FanOutError
 from lab import lab as labs
@@ -22,7 +22,7 @@ from tests.conftest import PATIENCE_S, Inv, wait_for
 def test_a_dead_host_does_not_hide_a_live_one(lab: Lab, cluster: Cluster) -> None:
     """Every host's answer is in the error, not only the first failure."""
     labs.crash(lab, lab.hosts[3])
-    with Reach(cluster) as reach, pytest.raises(FanOutError) as error:
+    with Executor(cluster) as reach, pytest.raises(FanOutError) as error:
         reach.run(cluster.hosts, "hostname", limits=Limits(connect_s=30)).check()
 
     assert f"{lab.name}-0" == error.value.results[cluster.master].text.strip()
@@ -30,20 +30,20 @@ def test_a_dead_host_does_not_hide_a_live_one(lab: Lab, cluster: Cluster) -> Non
     assert cluster.hosts[3].address in str(error.value)
 
 
-def test_a_refusing_host_is_told_from_a_silent_one(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_a_refusing_host_is_told_from_a_silent_one(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """sshd stopped, host up: it refuses at once."""
     victim = cluster.hosts[1]
     reach.run([victim], "setsid sh -c 'sleep 0.2; pkill -x sshd' >/dev/null 2>&1 </dev/null &").check()
     reach.close()
     wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "silent", 60, "sshd has ended")
-    with Reach(cluster) as fresh:
+    with Executor(cluster) as fresh:
         result = fresh.run([victim], "hostname")[victim]
     labs.crash(lab, lab.hosts[1])
 
     assert "it refuses connections: is sshd running there?" == result.error
 
 
-def test_output_comes_back_to_the_byte(cluster: Cluster, reach: Reach) -> None:
+def test_output_comes_back_to_the_byte(cluster: Cluster, reach: Executor) -> None:
     """Binary, large, on both streams."""
     result = reach.run([cluster.master], "head -c 3000000 /dev/zero; printf '\\377\\0x' >&2; exit 7")[cluster.master]
 
@@ -58,7 +58,7 @@ def test_output_comes_back_to_the_byte(cluster: Cluster, reach: Reach) -> None:
     ],
 )
 def test_a_command_over_its_limit_is_ended_on_the_hosts_too(
-    cluster: Cluster, reach: Reach, limits: Any, command: Any, expected: Any
+    cluster: Cluster, reach: Executor, limits: Any, command: Any, expected: Any
 ) -> None:
     """What it said until then is kept, and nothing of it runs on."""
     results = reach.run(cluster.hosts, f": marker-{os.getpid()}; {command}", limits=limits)
@@ -78,9 +78,9 @@ def test_an_unknown_host_key_is_refused(cluster: Cluster, tmp_path: Path) -> Non
         folder=tmp_path,
         shared="/shared",
         project=str(ROOT),
-        access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
+        access=SshSettings(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
     )
-    with Reach(stranger) as reach:
+    with Executor(stranger) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
     assert result.exit_code is None
@@ -98,9 +98,9 @@ def test_a_changed_host_key_is_refused(lab: Lab, cluster: Cluster, tmp_path: Pat
         folder=tmp_path,
         shared="/shared",
         project=str(ROOT),
-        access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
+        access=SshSettings(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
     )
-    with Reach(fooled) as reach:
+    with Executor(fooled) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
     assert "its SSH host key is not the one we know" in result.problem
@@ -115,9 +115,9 @@ def test_a_wrong_key_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
         folder=tmp_path,
         shared="/shared",
         project=str(ROOT),
-        access=Access(user="root", key=tmp_path / "key", known_hosts=cluster.access.known_hosts),
+        access=SshSettings(user="root", key=tmp_path / "key", known_hosts=cluster.access.known_hosts),
     )
-    with Reach(stranger) as reach:
+    with Executor(stranger) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
     assert "it refused our SSH key" in result.problem
@@ -137,7 +137,7 @@ def test_inv_run_folds_equal_answers(inv: Inv, cluster: Cluster) -> None:
 
 
 @pytest.mark.promise("run")
-def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """On every host, and the operator is told."""
     running = subprocess.Popen(
         [sys.executable, "-m", "invoke", "run", "--", f": interrupt-{os.getpid()}; sleep 1000"],

@@ -16,8 +16,8 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.run import folding
 from cluster.ssh import capture
-from cluster.ssh.capture import Memory
-from cluster.ssh.fanout import Reach
+from cluster.ssh.capture import MemoryBudget
+from cluster.ssh.fanout import Executor
 from cluster.ssh.result import FanOut, Result
 from lab import nodes
 from lab.record import Lab
@@ -102,8 +102,8 @@ def test_output_beyond_the_limit_goes_to_disk(
 ) -> None:
     """All of it is kept, the beginning is shown with where the rest is."""
     monkeypatch.setattr(capture, "STREAM_BYTES", 1 << 20)
-    monkeypatch.setattr(Memory.__init__, "__defaults__", (1 << 20, 1 << 30))
-    with Reach(cluster, spill=tmp_path / "kept") as reach:
+    monkeypatch.setattr(MemoryBudget.__init__, "__defaults__", (1 << 20, 1 << 30))
+    with Executor(cluster, spill=tmp_path / "kept") as reach:
         results = reach.run(cluster.hosts[:2], "head -c 5000000 /dev/zero; echo small >&2").check()
         result = results[cluster.master]
 
@@ -143,7 +143,7 @@ def test_the_status_line_is_for_terminals_only(inv: Inv, lab: Lab) -> None:
     ],
 )
 def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(
-    inv: Inv, reach: Reach, cluster: Cluster, tmp_path: Path, first: Any, expected: Any
+    inv: Inv, reach: Executor, cluster: Cluster, tmp_path: Path, first: Any, expected: Any
 ) -> None:
     """Arguments as they are; its stdin is empty; nothing is left in /tmp."""
     script = tmp_path / "my script"
@@ -188,7 +188,7 @@ def test_an_empty_script_is_refused(inv: Inv) -> None:
 
 
 @pytest.fixture(params=["exit 0", "exec sh", "exec cat"])
-def taken_over(request: Any, reach: Reach, cluster: Cluster) -> Iterator[Host]:
+def taken_over(request: Any, reach: Executor, cluster: Cluster) -> Iterator[Host]:
     """A host whose shell never comes to the command that ssh gives it."""
     host = cluster.hosts[1]
     own = "[ -e /run/well ] || "  # so that it can be mended from here

@@ -17,10 +17,10 @@ from cluster.jobs.state import JobState
 from cluster.jobs.supervisor import scale_up
 from cluster.jobs.supervisor.attempt import Attempt
 from cluster.jobs.supervisor.scale_up import Growing
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
-from cluster.recovery.placement import Chosen, Unfit
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.placement import Ineligible, Placement
+from cluster.recovery.replacement import Replacement
 from tests.cluster.flat_jobs import changed
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 
@@ -32,7 +32,7 @@ def small(**changes: Any) -> Any:
     return a_job("", "growing", **{"heal": True, "whole_np": 2, "whole_hosts": (HERE, OTHER), **changes})
 
 
-WHOLE, SAME = Chosen(hosts=(HERE, OTHER), np=2), Chosen(hosts=(HERE,), np=1)
+WHOLE, SAME = Placement(hosts=(HERE, OTHER), np=2), Placement(hosts=(HERE,), np=1)
 
 
 def test_it_is_due_once_more_hosts_can_be_had_and_the_attempt_has_settled(
@@ -41,15 +41,15 @@ def test_it_is_due_once_more_hosts_can_be_had_and_the_attempt_has_settled(
     """Not before a first step, nor right after it; a look that fails is no reason for anything."""
     answers: list[Any] = [ClusterError("no answer"), None, SAME, WHOLE]
 
-    def could_be_had(*_: object, **asked: Any) -> Chosen | None:
+    def could_be_had(*_: object, **asked: Any) -> Placement | None:
         assert ((HERE, OTHER), 2) == (asked["seats"], asked["np"])
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return cast(Chosen | None, answer)
+        return cast(Placement | None, answer)
 
     monkeypatch.setattr(scale_up, "could_be_had", could_be_had)
-    one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacing("", print), print).start()
+    one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacement("", print), print).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
     assert not one.is_due(None)
     assert not one.is_due(time.time() + 60)
@@ -62,7 +62,7 @@ def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypa
     looks, said = list[int](), list[str]()
     monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: looks.append(1) or WHOLE)
     paths = JobPaths(tmp_path / "jobs/x")
-    one = Growing(small(program=True, grow_after=0.1), paths, Replacing("", print), said.append).start()
+    one = Growing(small(program=True, grow_after=0.1), paths, Replacement("", print), said.append).start()
     wait_until(lambda: len(looks) > 2, "it has been looked")
     assert not one.is_due(time.time() - SETTLED)
     assert ["it has no checkpoint and would begin anew" in line for line in said] == [True]
@@ -74,13 +74,13 @@ def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypa
 
 def test_one_of_two_hosts_that_came_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for the other; why one that answers is not used is said once."""
-    away = Unfit(why="does not answer", is_silent=True)
-    left_out = Unfit(why="failed 2 times in 7 days: lost", failed_before=True)
-    looks = [Chosen(hosts=(HERE,), np=1, missing={"b": left_out, "c": away})] * 2
-    looks += [Chosen(hosts=(HERE, OTHER), np=2, missing={"c": away})]
+    away = Ineligible(why="does not answer", is_silent=True)
+    left_out = Ineligible(why="failed 2 times in 7 days: lost", failed_before=True)
+    looks = [Placement(hosts=(HERE,), np=1, missing={"b": left_out, "c": away})] * 2
+    looks += [Placement(hosts=(HERE, OTHER), np=2, missing={"c": away})]
     monkeypatch.setattr(scale_up, "could_be_had", lambda *_, **__: looks.pop(0))
     said = list[str]()
-    one = Growing(small(whole_np=3, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), said.append).start()
+    one = Growing(small(whole_np=3, grow_after=0.1), JobPaths(tmp_path), Replacement("", print), said.append).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
     expected = "b answers and is not used: failed 2 times in 7 days: lost; 'inv hosts.forgive b' takes it back"
     assert [expected] == said
@@ -96,13 +96,13 @@ SAVES = "mkdir -p $TMP/jobs/$ID/checkpoints; touch $TMP/jobs/$ID/checkpoints/las
 @pytest.mark.parametrize(
     ("leaves", "changes", "expected", "says"),
     [
-        ("echo Asked to stop: saved after step 4; exit 0", {}, Ending.WHOLE, "it has saved and left"),
-        ("echo Finished in 9; exit 0", {}, Ending.DONE, ""),  # it was at its last step just then
-        ("echo got SIGUSR1: saved, bye; exit 0", {"program": True}, Ending.WHOLE, "asked to save, and has left"),
-        ("echo Finished in 9; exit 0", {"program": True}, Ending.WHOLE, "asked to save, and has left"),  # nobody knows
-        (SAVES, {"program": True}, Ending.WHOLE, "it has saved and left"),
-        ("exit 1", {"program": True}, Ending.WHOLE, "asked to save, and then: rank 0 on localhost exited 1"),
-        ("kill -9 $$", {"program": True}, Ending.WHOLE, "asked to save, and then: rank 0 on localhost ended by signal 9"),
+        ("echo Asked to stop: saved after step 4; exit 0", {}, FailureKind.WHOLE, "it has saved and left"),
+        ("echo Finished in 9; exit 0", {}, FailureKind.DONE, ""),  # it was at its last step just then
+        ("echo got SIGUSR1: saved, bye; exit 0", {"program": True}, FailureKind.WHOLE, "asked to save, and has left"),
+        ("echo Finished in 9; exit 0", {"program": True}, FailureKind.WHOLE, "asked to save, and has left"),  # nobody knows
+        (SAVES, {"program": True}, FailureKind.WHOLE, "it has saved and left"),
+        ("exit 1", {"program": True}, FailureKind.WHOLE, "asked to save, and then: rank 0 on localhost exited 1"),
+        ("kill -9 $$", {"program": True}, FailureKind.WHOLE, "asked to save, and then: rank 0 on localhost ended by signal 9"),
     ],
 )  # fmt: skip
 def test_ranks_are_asked_to_save_and_leave(
@@ -114,7 +114,7 @@ def test_ranks_are_asked_to_save_and_leave(
 
     assert expected is outcome.cause.kind is attempt.record.what, outcome.cause.text
     assert says in outcome.cause.text
-    assert (expected is Ending.DONE) is (outcome.state is JobState.SUCCEEDED)
+    assert (expected is FailureKind.DONE) is (outcome.state is JobState.SUCCEEDED)
 
 
 @pytest.mark.slow
@@ -122,11 +122,15 @@ def test_ranks_are_asked_to_save_and_leave(
 @pytest.mark.parametrize(
     ("leaves", "expected", "says"),
     [
-        ("echo Asked to stop: saved after step 4; exit 0", Ending.NOTICE, "all hosts will go: bye; saved after step 4"),
-        (SAVES, Ending.NOTICE, "all hosts will go: bye; saved"),
-        ("echo got SIGUSR1; exit 0", Ending.NOTICE, "all hosts will go: bye; asked to save"),
-        ("kill -9 $$", Ending.NOTICE, "all hosts will go: bye; asked to save"),
-        ("echo Finished in 9; exit 0", Ending.DONE, ""),
+        (
+            "echo Asked to stop: saved after step 4; exit 0",
+            FailureKind.NOTICE,
+            "all hosts will go: bye; saved after step 4",
+        ),
+        (SAVES, FailureKind.NOTICE, "all hosts will go: bye; saved"),
+        ("echo got SIGUSR1; exit 0", FailureKind.NOTICE, "all hosts will go: bye; asked to save"),
+        ("kill -9 $$", FailureKind.NOTICE, "all hosts will go: bye; asked to save"),
+        ("echo Finished in 9; exit 0", FailureKind.DONE, ""),
     ],
 )
 def test_a_notice_says_saved_only_of_what_was(
@@ -138,7 +142,7 @@ def test_a_notice_says_saved_only_of_what_was(
     outcome = asked(tmp_path, job_id, leaves, growing=False).see_through()
 
     assert (expected, says) == (outcome.cause.kind, outcome.cause.text)
-    assert (expected is Ending.DONE) is (outcome.state is JobState.SUCCEEDED)
+    assert (expected is FailureKind.DONE) is (outcome.state is JobState.SUCCEEDED)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
@@ -42,7 +42,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def set_up(folder: Path, reach: Reach, cluster: Cluster) -> Any:
+def set_up(folder: Path, reach: Executor, cluster: Cluster) -> Any:
     """`inv setup` in that folder; no stamp is left on any host afterwards."""
 
     def run(*more: str) -> "subprocess.CompletedProcess[str]":
@@ -57,7 +57,7 @@ def set_up(folder: Path, reach: Reach, cluster: Cluster) -> Any:
 
 
 def test_a_failure_is_named_by_host_and_only_that_host_runs_it_again(
-    set_up: SetUp, folder: Path, reach: Reach, cluster: Cluster
+    set_up: SetUp, folder: Path, reach: Executor, cluster: Cluster
 ) -> None:
     """With its last lines; --dry-run says who would, and what a node is told is true."""
     script = 'echo "$DLAMI_ROLE $DLAMI_SHARED $DLAMI_CLUSTER" >>/root/ran\n[ -e /root/well ] || { echo "no disk" >&2; exit 4; }\n'
@@ -89,7 +89,7 @@ mkdir -p /opt/ours/.venv/bin && printf '#!/bin/sh\\nexit 0\\n' >/opt/ours/.venv/
 
 
 def test_the_environment_is_installed_where_it_is_missing(
-    set_up: SetUp, folder: Path, reach: Reach, cluster: Cluster, lab: Lab
+    set_up: SetUp, folder: Path, reach: Executor, cluster: Cluster, lab: Lab
 ) -> None:
     """By the project's own installer, on all hosts at once; a host without the project, or that fails, is named."""
     toml = (folder / "cluster.toml").read_text().replace(f'project = "{ROOT}"', 'project = "/opt/ours"')
@@ -111,7 +111,9 @@ def test_the_environment_is_installed_where_it_is_missing(
     assert ["there", "there", "failed", "failed"] == states
 
 
-def test_ctrl_c_leaves_nothing_of_it_on_any_host(set_up: SetUp, folder: Path, reach: Reach, cluster: Cluster) -> None:
+def test_ctrl_c_leaves_nothing_of_it_on_any_host(
+    set_up: SetUp, folder: Path, reach: Executor, cluster: Cluster
+) -> None:
     """Neither a process nor a stamp."""
     (folder / "prepare.sh").write_text("#!/bin/sh\nsleep 87654 &\necho begun >/root/ran; wait\n")
     with begun(
@@ -128,7 +130,7 @@ def test_ctrl_c_leaves_nothing_of_it_on_any_host(set_up: SetUp, folder: Path, re
 
 @pytest.mark.promise("setup")
 def test_settings_are_shown_then_changed_and_what_cannot_be_is_named(
-    set_up: SetUp, reach: Reach, cluster: Cluster
+    set_up: SetUp, reach: Executor, cluster: Cluster
 ) -> None:
     """One host's frames are no larger than the others' again; a lab's kernel is not its own, and it is said."""
     odd = cluster.hosts[1]

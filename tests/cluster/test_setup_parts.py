@@ -14,13 +14,13 @@ from cluster.setup.node_settings import apply_changes, find_changes
 from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings
 from cluster.setup.script import MOST_BYTES, Script, read_script
-from cluster.setup.setup import Done, install_environment, run_script
-from cluster.ssh.fanout import Reach
+from cluster.setup.setup import SetupStepResult, install_environment, run_script
+from cluster.ssh.fanout import Executor
 from cluster.ssh.result import FanOut, Result
 from tests.cluster.reach_here import ReachHere
 
 A, B, C = (Host(rank=n, address=a, slots=1) for n, a in enumerate("abc"))
-REACH = cast("Reach", None)
+REACH = cast("Executor", None)
 
 
 def a_cluster(project: str = "/p", **more: Any) -> Cluster:
@@ -46,9 +46,12 @@ def test_a_dry_run_says_where_a_script_would_run(monkeypatch: pytest.MonkeyPatch
     script = Script(name="s", text="x")
     answering(monkeypatch, setup, lambda h, *own: "down" if h == B else {"state": "before"} if not own else "told")
     found = run_script(REACH, a_cluster(), [A, B], script, limit_s=5, force=False, dry_run=True)
-    assert {A: Done(what="s", state="before"), B: Done(what="s", state="failed", why="exited 1   | down")} == found
+    assert {
+        A: SetupStepResult(what="s", state="before"),
+        B: SetupStepResult(what="s", state="failed", why="exited 1   | down"),
+    } == found
     forced = run_script(REACH, a_cluster(), [A, B], script, limit_s=5, force=True, dry_run=True)
-    assert {h: Done(what="s", state="would run") for h in (A, B)} == forced
+    assert {h: SetupStepResult(what="s", state="would run") for h in (A, B)} == forced
 
 
 def a_project(home: Path, install: str, *, has_packages: bool = False) -> None:

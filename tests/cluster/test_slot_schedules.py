@@ -10,7 +10,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.jobs.host_queue import WHOLE, Waiting, places
 from cluster.jobs.occupancy import held_by, holders, hosts_free_for, places_of, queue, waiting_for
-from cluster.jobs.record import Job, Records, Status
+from cluster.jobs.record import Job, JobRecords, JobStatus
 from cluster.jobs.state import JobState
 from tests.cluster.jobs_here import a_job
 
@@ -45,8 +45,8 @@ def test_who_gets_which_slots(queue: Any, held: Any, expected: Any) -> None:
 def test_who_does_not_wait_is_told_who_has_too_many_slots() -> None:
     """The holder with its state; who only waits is named after that."""
     one_host = HOSTS[:1]
-    records = [(a_job("", "x", hosts=one_host, np=3, slots=SLOTS, exclusive=False), Status(state=JobState.RUNNING))]
-    found = holders(Records(jobs=tuple(records), damaged=()))
+    records = [(a_job("", "x", hosts=one_host, np=3, slots=SLOTS, exclusive=False), JobStatus(state=JobState.RUNNING))]
+    found = holders(JobRecords(jobs=tuple(records), damaged=()))
     assert [Host(rank=0, address="10.0.0.0", slots=1)] == list(hosts_free_for(small("a", 1, one_host), (), found))
     with pytest.raises(ConfigError, match=r"hosts taken by x \(running\): 10.0.0.0; wait for them with --queue, 'inv"):
         hosts_free_for(small("a", 2, one_host), (), found)
@@ -84,13 +84,13 @@ class Played:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.hosts, self.elsewhere = Hosts(), 0
-        self.jobs: dict[str, tuple[Job, Status]] = {}
+        self.jobs: dict[str, tuple[Job, JobStatus]] = {}
         self.granted: set[str] = set()  # jobs whose supervisor has claimed their slots: their ranks may run
         self.refused = 0
 
     @property
-    def records(self) -> Records:
-        return Records(jobs=tuple(self.jobs.values()), damaged=())
+    def records(self) -> JobRecords:
+        return JobRecords(jobs=tuple(self.jobs.values()), damaged=())
 
     def step(self) -> None:
         """One of the things that happen."""
@@ -110,7 +110,7 @@ class Played:
     def submit(self) -> None:
         """A job comes with --queue; its operator may go away at once, which changes nothing."""
         job = self.drawn()
-        self.jobs[job.id] = job, Status(state=JobState.QUEUED)
+        self.jobs[job.id] = job, JobStatus(state=JobState.QUEUED)
 
     def start(self) -> None:
         """A job comes without --queue: refused, or its hosts are claimed; the operator may stop before the claim."""
@@ -125,7 +125,7 @@ class Played:
         )
         if hosts and self.random.random() < 0.9 and self.hosts.take(job):
             self.granted.add(job.id)
-            self.jobs[job.id] = job, Status(state=JobState.RUNNING)
+            self.jobs[job.id] = job, JobStatus(state=JobState.RUNNING)
 
     def give_turns(self) -> None:
         """A supervisor finds all turns; it may stop after it has written some."""
@@ -142,7 +142,7 @@ class Played:
             if job.hosts and status.state is JobState.QUEUED and self.random.random() < 0.5:
                 if self.hosts.take(job):
                     self.granted.add(job_id)
-                    self.jobs[job_id] = job, Status(state=JobState.RUNNING)
+                    self.jobs[job_id] = job, JobStatus(state=JobState.RUNNING)
                 else:
                     self.jobs[job_id] = job.planned(hosts=(), whole_hosts=()), status
 
@@ -156,13 +156,13 @@ class Played:
     def _over(self, job_id: str) -> None:
         self.hosts.give_back(job_id)
         self.granted.discard(job_id)
-        self.jobs[job_id] = self.jobs[job_id][0], Status(state=JobState.SUCCEEDED)
+        self.jobs[job_id] = self.jobs[job_id][0], JobStatus(state=JobState.SUCCEEDED)
 
     def crash(self) -> None:
         """A supervisor is killed, or the master goes down with all of them: claims and ranks on hosts stay."""
         going = self.going(JobState.RUNNING, JobState.QUEUED)
         for job_id in going if self.random.random() < 0.3 else going[:1]:
-            self.jobs[job_id] = self.jobs[job_id][0], Status(state=JobState.LOST)
+            self.jobs[job_id] = self.jobs[job_id][0], JobStatus(state=JobState.LOST)
 
     def take_up(self) -> None:
         """A lost job goes on: what is left of it is ended first, and where it had waited it waits again."""
@@ -171,10 +171,10 @@ class Played:
             self.hosts.give_back(job_id)
             self.granted.discard(job_id)
             if job.wanted:
-                self.jobs[job_id] = job.planned(hosts=(), whole_hosts=()), Status(state=JobState.QUEUED)
+                self.jobs[job_id] = job.planned(hosts=(), whole_hosts=()), JobStatus(state=JobState.QUEUED)
             elif self.hosts.take(job):
                 self.granted.add(job_id)
-                self.jobs[job_id] = job, Status(state=JobState.RUNNING)
+                self.jobs[job_id] = job, JobStatus(state=JobState.RUNNING)
             else:
                 self._over(job_id)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cluster.inventory import load_cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.state import JobState
 from cluster.recovery.host_failures import read_memory
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 from tests.cluster.flat_jobs import changed
@@ -45,8 +45,8 @@ def lab(spare_lab: Lab) -> Iterator[Lab]:
     yield spare_lab
     labs.heal(spare_lab, spare_lab.hosts)
     cluster = load_cluster(f"lab:{spare_lab.name}")
-    with Reach(cluster) as reach:
-        jobs = Jobs(reach, cluster)
+    with Executor(cluster) as reach:
+        jobs = JobsClient(reach, cluster)
         for job in jobs.list().jobs:
             if job.state.holds_hosts:
                 jobs.stop(job.id)
@@ -59,9 +59,9 @@ def inv(lab: Lab, tmp_path: Path) -> Inv:
 
 
 @pytest.fixture
-def reach(lab: Lab) -> Iterator[Reach]:
+def reach(lab: Lab) -> Iterator[Executor]:
     """Connections to them."""
-    with Reach(load_cluster(f"lab:{lab.name}")) as opened:
+    with Executor(load_cluster(f"lab:{lab.name}")) as opened:
         yield opened
 
 
@@ -113,11 +113,11 @@ claim_hosts(job, Path("/elsewhere")) if sys.argv[1] == "takes" else give_back(jo
 """
 
 
-def test_a_spare_that_a_job_of_another_shared_folder_has_is_none(lab: Lab, reach: Reach) -> None:
+def test_a_spare_that_a_job_of_another_shared_folder_has_is_none(lab: Lab, reach: Executor) -> None:
     """The host itself says so, and another choice is made: here with fewer ranks. The spare stays who has it's."""
     cluster = load_cluster(f"lab:{lab.name}")
     master, dies, _, spare = cluster.hosts
-    jobs = Jobs(reach, cluster)
+    jobs = JobsClient(reach, cluster)
 
     def elsewhere(what: str) -> None:
         words = shlex.join([cluster.python, "-c", ON_MASTER, what, json.dumps(vars(spare))])

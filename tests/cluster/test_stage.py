@@ -17,7 +17,7 @@ import pytest
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import capture
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.stage import stage as staging
 from cluster.stage.onhost.etag import etag_of, is_checksum
 from lab import lab as labs
@@ -84,7 +84,7 @@ def fill(s3: Any, sizes: Any) -> Any:
 
 @pytest.mark.promise("stage")
 def test_every_host_gets_everything_and_a_second_run_moves_nothing(
-    s3: Any, cluster: Cluster, reach: Reach, hosts: Any
+    s3: Any, cluster: Cluster, reach: Executor, hosts: Any
 ) -> None:
     """Names with blanks and quotes, empty and multi-part objects; interrupted or repeated, what is there stays."""
     contents = fill(s3, {"a b'c": 1000, "empty": 0, "deep/er/x": 70_000})
@@ -102,12 +102,12 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(
 
 
 def test_a_stage_that_says_more_than_memory_holds_has_its_outcome(
-    s3: Any, cluster: Cluster, reach: Reach, hosts: Any, monkeypatch: pytest.MonkeyPatch
+    s3: Any, cluster: Cluster, reach: Executor, hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day's progress goes to the disk, and how it went is said last; an error, too."""
     fill(s3, {"a": 1000})
     monkeypatch.setattr(capture, "HEAD_BYTES", 1)
-    monkeypatch.setattr(capture.Memory.__init__, "__defaults__", (1, 1))
+    monkeypatch.setattr(capture.MemoryBudget.__init__, "__defaults__", (1, 1))
     well, badly = (
         staging.stage(reach, hosts[:2], asked(s3, f"s3://{BUCKET}/{what}", "/root/data"), python=cluster.python)
         for what in ("train", "nothing")
@@ -117,7 +117,7 @@ def test_a_stage_that_says_more_than_memory_holds_has_its_outcome(
     assert all("no object is called" in str(s.error) for s in badly), badly
 
 
-def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluster, reach: Reach, hosts: Any) -> None:
+def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluster, reach: Executor, hosts: Any) -> None:
     """It answers SlowDown and drops connections in the middle of an object."""
     contents = fill(s3, {str(n): 300_000 for n in range(6)})
     Flaky.upstream, Flaky.slow_downs, Flaky.hang_ups = s3.url, 6, 4
@@ -137,7 +137,7 @@ def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluste
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
 
 
-def test_no_bucket_and_no_access_are_told(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
+def test_no_bucket_and_no_access_are_told(s3: Any, cluster: Cluster, reach: Executor, hosts: Any) -> None:
     """Per host, S3's own words."""
     staged = staging.stage(reach, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"), python=cluster.python)
 
@@ -155,7 +155,7 @@ def test_inv_stage_says_what_each_host_got(inv: Inv, s3: Any, hosts: Any) -> Non
     assert [1] * 4 == [json.loads(line)["skipped"] for line in again.stdout.splitlines()]
 
 
-def test_hosts_without_credentials_get_them_from_here(inv: Inv, s3: Any, cluster: Cluster, reach: Reach) -> None:
+def test_hosts_without_credentials_get_them_from_here(inv: Inv, s3: Any, cluster: Cluster, reach: Executor) -> None:
     """As with a lab's fake AWS: the error says how, and they are in no list of processes and on no disk."""
     fill(s3, {"x": 100})
     words = ("stage", f"s3://{BUCKET}/train", "/root/data", "--endpoint", s3.url)
@@ -177,7 +177,7 @@ def test_hosts_without_credentials_get_them_from_here(inv: Inv, s3: Any, cluster
 
 
 def test_an_interrupted_stage_leaves_no_process_and_no_part(
-    inv: Inv, s3: Any, lab: Lab, cluster: Cluster, reach: Reach, hosts: Any
+    inv: Inv, s3: Any, lab: Lab, cluster: Cluster, reach: Executor, hosts: Any
 ) -> None:
     """Ctrl-C on the operator's side."""
     fill(s3, {"x": 20_000_000})
@@ -212,6 +212,6 @@ def test_etag_of_parts(tmp_path: Path) -> None:
     assert not is_checksum({"ETag": f'"{"0" * 32}"', "ServerSideEncryption": "aws:kms"})
 
 
-def test_one_host_has_no_shared_folder(reach: Reach) -> None:
+def test_one_host_has_no_shared_folder(reach: Executor) -> None:
     """Nobody to share with."""
     assert not staging.is_shared(reach, [Host(rank=0, address="localhost", slots=1)], "/tmp")

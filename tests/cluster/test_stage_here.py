@@ -20,7 +20,7 @@ from cluster.ssh.result import FanOut, Result
 from cluster.stage import stage as staging
 from cluster.stage.onhost import s3 as onhost
 from cluster.stage.onhost.etag import etag_of, is_checksum
-from cluster.stage.onhost.folder import Folder
+from cluster.stage.onhost.folder import DestinationFolder
 from cluster.stage.onhost.keys import Prefix, places, suffix_of
 from cluster.stage.stage import Staged, how_it_went, not_moved, request_of
 from cluster.stage.status import status_lines
@@ -303,7 +303,7 @@ def test_a_folder_knows_what_it_has(tmp_path: Path) -> None:
     """By size and whole seconds, a folder by its time alone; not through a link."""
     before = os.umask(0o027)
     try:
-        folder = Folder(str(tmp_path / "top"))
+        folder = DestinationFolder(str(tmp_path / "top"))
     finally:
         os.umask(before)
     folder.write("sub/f", 5.9, lambda file: file.write(b"123") and None)

@@ -30,7 +30,7 @@ from cluster.stage.onhost import client
 from cluster.stage.onhost import s3 as onhost
 from cluster.stage.onhost.archive import unpack
 from cluster.stage.onhost.files import files_below, finished
-from cluster.stage.onhost.folder import Folder
+from cluster.stage.onhost.folder import DestinationFolder
 from cluster.stage.onhost.keys import places
 from cluster.stage.onhost.look import look
 from cluster.stage.onhost.stall_watchdog import Silence
@@ -203,7 +203,7 @@ def test_what_arrives_damaged_never_has_the_name(
     monkeypatch.setattr(staging._s3, "download_fileobj", damage)
     result = staging.move_all()
     with pytest.raises(OSError, match="replaced in S3"):
-        staging._check(onhost.Item("k/y", "y", 14, 1e9), io.BytesIO(b"whole and well"))
+        staging._check(onhost.S3Object("k/y", "y", 14, 1e9), io.BytesIO(b"whole and well"))
 
     assert ["y"] == tree(tmp_path)
     assert "what arrived is not what is there" in result["failed"]["k/x"]
@@ -364,7 +364,9 @@ def test_an_archive_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     data = archive(*([("zeros", bytes(9 << 20))] if kind == "large" else [(f"{n}", b"") for n in range(1100)]))
     assert len(data) < 1 << 14
     with pytest.raises(OSError, match="it becomes more than 1,048,576 bytes from"):
-        Folder(str(tmp_path)).write_folder("big", 1.0, lambda part: unpack(io.BytesIO(data), len(data), part))
+        DestinationFolder(str(tmp_path)).write_folder(
+            "big", 1.0, lambda part: unpack(io.BytesIO(data), len(data), part)
+        )
 
     assert [] == list(tmp_path.iterdir())
 

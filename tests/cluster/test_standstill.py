@@ -7,22 +7,22 @@ import pytest
 
 from cluster.hang_detection.hang import stood_still
 from cluster.hang_detection.limits import CANNOT_CONTINUE_S, COMPUTES_S, MIGHT_CONTINUE_S, SUSPECT_S
-from cluster.hang_detection.stacks import Frame, Stack
-from cluster.hang_detection.standstill import Class, Look, RankLook, Standstill
+from cluster.hang_detection.stacks import RankStack, StackFrame
+from cluster.hang_detection.standstill import Class, RankLook, RanksObservation, Standstill
 from cluster.hang_detection.standstill_watch import StandstillWatch
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 
-WAIT = (Frame("all_reduce", "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", 1541),)
-STEP, OTHER = Frame("step", "train.py", 40), Frame("finish", "train.py", 60)
-SLEEP = (Frame("sleeps", "train.py", 16), Frame("<module>", "train.py", 30))
-FUTEX = tuple(Frame(f"futex_{n}", "libc.so.6", 0) for n in range(5))
-QUEUE = (*FUTEX, Frame("get", "/usr/lib/python3.11/queue.py", 171), Frame("step", "train.py", 30))
-NATIVE = (Frame("cudaStreamSynchronize", "libcudart.so.12", 0), STEP)
+WAIT = (StackFrame("all_reduce", "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", 1541),)
+STEP, OTHER = StackFrame("step", "train.py", 40), StackFrame("finish", "train.py", 60)
+SLEEP = (StackFrame("sleeps", "train.py", 16), StackFrame("<module>", "train.py", 30))
+FUTEX = tuple(StackFrame(f"futex_{n}", "libc.so.6", 0) for n in range(5))
+QUEUE = (*FUTEX, StackFrame("get", "/usr/lib/python3.11/queue.py", 171), StackFrame("step", "train.py", 30))
+NATIVE = (StackFrame("cudaStreamSynchronize", "libcudart.so.12", 0), STEP)
 GAP_S = 7.0
 
 
-def rank(number: int, frames: tuple[Frame, ...] = (*WAIT, STEP), state: str = "S", **counters: float) -> RankLook:
-    stack = Stack(rank=number, host=f"gpu{number // 2}", state=state, frames=frames)
+def rank(number: int, frames: tuple[StackFrame, ...] = (*WAIT, STEP), state: str = "S", **counters: float) -> RankLook:
+    stack = RankStack(rank=number, host=f"gpu{number // 2}", state=state, frames=frames)
     return RankLook(stack=stack, **counters)
 
 
@@ -38,7 +38,9 @@ def looks(
             )
             for r in ranks
         }
-        standstill.add(Look(at=n * GAP_S, ranks=seen, network_bytes={"gpu0": int(network_per_s * n * GAP_S)}))
+        standstill.add(
+            RanksObservation(at=n * GAP_S, ranks=seen, network_bytes={"gpu0": int(network_per_s * n * GAP_S)})
+        )
     return standstill
 
 
@@ -135,7 +137,7 @@ def test_a_stack_that_changes_once_starts_anew() -> None:
     standstill = looks(*WAITING, rank(1, SLEEP))
     moved = {r.stack.rank: r for r in (*WAITING, rank(1))}
 
-    assert not standstill.add(Look(at=100, ranks=moved))
+    assert not standstill.add(RanksObservation(at=100, ranks=moved))
     assert standstill.verdict() is None
     assert standstill.standing_s(200) == 0
 
@@ -144,7 +146,10 @@ def test_a_program_that_prints_is_not_looked_at() -> None:
     """Looks begin after some silence, come often while nothing moves, and ever more rarely while ranks move."""
     moving: list[float] = []
     watch = StandstillWatch(
-        lambda _: moving.append(now) or Look(at=now, ranks={0: rank(0, (Frame("f", "a.py", int(now)),))}), 1
+        lambda _: (
+            moving.append(now) or RanksObservation(at=now, ranks={0: rank(0, (StackFrame("f", "a.py", int(now)),))})
+        ),
+        1,
     )
     for second in range(600):
         now = float(second)
@@ -166,6 +171,6 @@ def test_a_silent_shared_folder_is_the_cause_where_a_rank_waits_for_it() -> None
     assert found is not None
 
     blamed = stood_still(found, 301, {"gpu0": "does not answer within 10 s"})
-    assert (blamed.kind, blamed.host) == (Ending.SHARED_FOLDER, "gpu0")
+    assert (blamed.kind, blamed.host) == (FailureKind.SHARED_FOLDER, "gpu0")
     assert blamed.text.startswith("the shared folder does not answer within 10 s on gpu0")
-    assert stood_still(found, 301, {}).kind is Ending.HANG
+    assert stood_still(found, 301, {}).kind is FailureKind.HANG

@@ -14,7 +14,7 @@ from invoke.exceptions import Exit
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.claim import NAME_VARIABLE
-from cluster.jobs.client.client import Listing
+from cluster.jobs.client.client import JobListing
 from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.program import Program
 from cluster.jobs.record import Job
@@ -38,8 +38,8 @@ class Master:
         self.plans += 1
         return dataclasses.replace(a_job("true", "mine"), spec=spec)
 
-    def list(self, **_: Any) -> Listing:
-        return Listing(jobs=(), damaged=(), damaged_ids=(), left_out={})
+    def list(self, **_: Any) -> JobListing:
+        return JobListing(jobs=(), damaged=(), damaged_ids=(), left_out={})
 
     def submit(self, job: Job) -> str:
         self.submitted.append(job)

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.jobs.cost import Bill
 from cluster.jobs.supervisor import steps as cluster_steps
-from cluster.jobs.supervisor.steps import Step, Steps
+from cluster.jobs.supervisor.steps import StepCount, Steps
 from cluster.provider import Paid
 
 T = 1_800_000_000.0
@@ -36,10 +36,10 @@ def test_steps_are_what_an_attempt_s_own_metrics_say(rows: Any, first: Any, last
     """A record's step is the number of steps before it; another attempt's, and what is none, says nothing."""
     steps = Steps(lambda: rows, T, beats())
     steps.read()
-    assert (first and Step(number=first[0], at=first[1])) == steps.first
-    assert (last and Step(number=last[0], at=last[1])) == steps.last
+    assert (first and StepCount(number=first[0], at=first[1])) == steps.first
+    assert (last and StepCount(number=last[0], at=last[1])) == steps.last
     steps.read()
-    assert (last and Step(number=last[0], at=last[1])) == steps.last
+    assert (last and StepCount(number=last[0], at=last[1])) == steps.last
 
 
 @pytest.mark.parametrize("set_by_s", [-9 * 3600.0, 9 * 3600.0])
@@ -49,7 +49,7 @@ def test_steps_are_seen_though_the_clock_was_set(monkeypatch: pytest.MonkeyPatch
     dated = [T + 1, T + 2 + set_by_s, T + 3 + set_by_s]
     steps = Steps(lambda: [{"kind": "train", "step": n, "time": at} for n, at in enumerate(dated)], T, beats())
     steps.read()
-    assert Step(number=3, at=T + 3) == steps.last
+    assert StepCount(number=3, at=T + 3) == steps.last
 
 
 def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch:
         clock[0] = at
         steps.look()
     assert [100.0, 102.1, 104.2] == read
-    assert steps.last == Step(number=2, at=T)
+    assert steps.last == StepCount(number=2, at=T)
 
 
 def paid(begins_h: float, ends_h: float | None, usd: float | None = 2.0) -> Paid:

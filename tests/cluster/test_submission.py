@@ -11,8 +11,8 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.client import client, on_master
-from cluster.jobs.client.client import ConnectionBroken, Jobs
-from cluster.jobs.record import JobView, Status
+from cluster.jobs.client.client import ConnectionBroken, JobsClient
+from cluster.jobs.record import JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import Result
@@ -53,7 +53,9 @@ class Master:
         """The job on record, if it is."""
         if not self.is_done:
             return Result(host=MASTER, exit_code=2, stderr=b"no job 'mine'", seconds=0.0)
-        view = JobView(job=JOB, status=Status(state=JobState.RUNNING), folder="/efs/jobs/mine", owner="me", age_s=0.0)
+        view = JobView(
+            job=JOB, status=JobStatus(state=JobState.RUNNING), folder="/efs/jobs/mine", owner="me", age_s=0.0
+        )
         return Result(host=MASTER, exit_code=0, stdout=json.dumps(dataclasses.asdict(view)).encode(), seconds=0.0)
 
 
@@ -76,16 +78,16 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_it_is_sent_again_unless_the_master_has_it(master: Master, submitted: int) -> None:
     """Also where the first one was on its way while it was asked for."""
-    assert "/efs/jobs/mine" == Jobs(master, CLUSTER).submit(JOB)
+    assert "/efs/jobs/mine" == JobsClient(master, CLUSTER).submit(JOB)
     assert submitted == master.submitted
 
 
 def test_a_submission_that_copies_checkpoints_may_take_hours() -> None:
     """They are of any size, and a file server of any speed; cut off, it would begin again from the first byte."""
     master = Master(0, False)
-    Jobs(master, CLUSTER).submit(JOB)
+    JobsClient(master, CLUSTER).submit(JOB)
     usual_s = master.limit_s
-    Jobs(master, CLUSTER).submit(changed(JOB, begins_from="older"))
+    JobsClient(master, CLUSTER).submit(changed(JOB, begins_from="older"))
     assert usual_s is not None and master.limit_s is not None
     assert usual_s < 600 < 3600 <= master.limit_s
 
@@ -94,11 +96,11 @@ def test_a_refusal_is_a_refusal() -> None:
     """It is not asked twice."""
     master = Master(0, False, refuses="hosts taken by other")
     with pytest.raises(ConfigError, match="hosts taken by other"):
-        Jobs(master, CLUSTER).submit(JOB)
+        JobsClient(master, CLUSTER).submit(JOB)
     assert 1 == master.submitted
 
 
 def test_a_master_that_stays_away_is_said() -> None:
     """After a few tries."""
     with pytest.raises(ConnectionBroken, match=r"the master \(10\.0\.0\.1\)"):
-        Jobs(Master(9, False), CLUSTER).submit(JOB)
+        JobsClient(Master(9, False), CLUSTER).submit(JOB)

@@ -14,30 +14,30 @@ from cluster.folder_thread import FolderThread, Unanswered
 from cluster.hosts import Host
 from cluster.jobs import turns
 from cluster.jobs.claim import HostsTaken
-from cluster.jobs.cleanup import Swept
+from cluster.jobs.cleanup import CleanupResult
 from cluster.jobs.process import ProcessId, this_process
-from cluster.jobs.record import Job, JobPaths, Status, load, read_job, write_job
+from cluster.jobs.record import Job, JobPaths, JobStatus, load, read_job, write_job
 from cluster.jobs.record_lease import read_lease, take_lease
 from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
 from cluster.jobs.supervisor import admission, queueing, recovery, reporter, supervise
 from cluster.jobs.supervisor.attempt import Outcome
 from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 from cluster.jobs.supervisor.recovery import NotHealed, Prepared
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
 from cluster.recovery.host_failures import read_memory
-from cluster.recovery.placement import Chosen
-from cluster.recovery.policy import Again
+from cluster.recovery.placement import Placement
+from cluster.recovery.policy import Retry
 from tests.cluster.jobs_here import a_job
 
 A, B, C = (Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(3))
-DONE = Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=0)
-LOST_B = Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.HOST, text="10.0.0.1 was lost", host=B.address))
-DAEMON = Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.DAEMON, text="its daemon ended"), exit_code=1)
-DOWN = Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.MASTER, text="its master was shut down"))
+DONE = Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=FailureKind.DONE, text=""), exit_code=0)
+LOST_B = Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.HOST, text="10.0.0.1 was lost", host=B.address))
+DAEMON = Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.DAEMON, text="its daemon ended"), exit_code=1)
+DOWN = Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.MASTER, text="its master was shut down"))
 Play = Callable[[Any], Outcome]
 
 
@@ -61,7 +61,7 @@ class Stage:
     def begin(self, job: Job, state: JobState = JobState.STARTING, **status: Any) -> None:
         """Put the job on record as it was announced."""
         write_job(self.paths, job)
-        announced = Status(**{"state": state, "attempt": job.attempt, "supervisor": this_process(), **status})
+        announced = JobStatus(**{"state": state, "attempt": job.attempt, "supervisor": this_process(), **status})
         write_json(self.paths.status, dataclasses.asdict(announced))
         self.held |= {h.address for h in job.hosts}
 
@@ -69,27 +69,27 @@ class Stage:
         self.slept += 1
         assert self.slept < 100, "it waits for ever"
 
-    def see_through(self, attempt: int = 1) -> Status | None:
+    def see_through(self, attempt: int = 1) -> JobStatus | None:
         return supervise._Supervisor(self.paths, attempt, self.folder).see_through()
 
     def attempts_on_record(self) -> list[AttemptRecord]:
         self.folder.do(lambda: None)
         return list(read_attempts(self.paths))
 
-    def status_on_record(self) -> Status:
+    def status_on_record(self) -> JobStatus:
         self.folder.do(lambda: None)
-        return load(self.paths.status, Status)
+        return load(self.paths.status, JobStatus)
 
     def sweep(
         self, hosts: Any, job_id: str, grace_s: int = 2, attempt: int | None = None, *, keeps_hosts: bool = False
-    ) -> Swept:
+    ) -> CleanupResult:
         for address in [h.address for h in hosts]:
             assert address not in self.silent, "a host that does not answer is waited for"
             if attempt in (None, self.runs.get(address)):
                 self.runs.pop(address, None)
             if not keeps_hosts:
                 self.held.discard(address)
-        return Swept(processes=(self.stays,) if self.stays else ())
+        return CleanupResult(processes=(self.stays,) if self.stays else ())
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         def close(self) -> None: ...
 
     monkeypatch.setattr(supervise, "Attempt", Played)
-    monkeypatch.setattr(supervise, "Healing", Healed)
+    monkeypatch.setattr(supervise, "Recovery", Healed)
     monkeypatch.setattr(supervise, "Signals", lambda: made.signals)
     monkeypatch.setattr(supervise, "sweep", made.sweep)
     monkeypatch.setattr(supervise, "silent_hosts", lambda addresses: made.silent & set(addresses))
     monkeypatch.setattr(admission, "silent_hosts", lambda addresses, wait_s: made.silent & set(addresses))
-    monkeypatch.setattr(queueing, "Healing", Healed)
+    monkeypatch.setattr(queueing, "Recovery", Healed)
     monkeypatch.setattr(queueing, "give_back", lambda job: made.sweep(job.hosts, job.id))
     monkeypatch.setattr(Patience, "sleep", made.sleep)
     monkeypatch.setattr(reporter, "Notifier", Told)
@@ -177,7 +177,7 @@ def test_an_attempt_that_is_done_ends_its_job(stage: Stage) -> None:
     assert (JobState.SUCCEEDED, 0, "", ()) == (status.state, status.exit_code, status.cause, status.left)
     assert status == stage.status_on_record()
     (record,) = stage.attempts_on_record()
-    assert (1, 2, (A.address, B.address), Ending.DONE) == (record.number, record.np, record.hosts, record.what)
+    assert (1, 2, (A.address, B.address), FailureKind.DONE) == (record.number, record.np, record.hosts, record.what)
     assert record.cleared
     assert ({}, set()) == (stage.runs, stage.held)
     assert [("ended", 1, "succeeded")] == stage.told
@@ -322,7 +322,9 @@ def test_what_may_be_another_s_attempt_is_not_ended(stage: Stage) -> None:
 def test_a_job_that_must_not_heal_ends_with_its_attempt(stage: Stage, heal: bool) -> None:
     """The program's own error ends it in any case, with why; a healed job's ends are remembered of its hosts."""
     stage.begin(a_healing(heal=heal))
-    stage.plays = [ends(Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.PROGRAM, text="exit 1"), exit_code=1))]
+    stage.plays = [
+        ends(Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.PROGRAM, text="exit 1"), exit_code=1))
+    ]
     assert (status := stage.see_through())
     why = "; not tried again: it is the program's own error, and would come again" if heal else ""
     assert (JobState.FAILED, "exit 1" + why) == (status.state, status.cause)
@@ -335,7 +337,7 @@ def test_a_job_that_is_stopped_while_it_heals_says_both(stage: Stage) -> None:
     stage.plays, stage.prepared = [ends(DAEMON)], [raises(StopAsked())]
     stage.stays = "10.0.0.0: process 7"
     assert (status := stage.see_through())
-    assert (JobState.STOPPED, 1, Ending.STOPPED) == (status.state, status.exit_code, status.ended_by)
+    assert (JobState.STOPPED, 1, FailureKind.STOPPED) == (status.state, status.exit_code, status.ended_by)
     assert "stopped before its next attempt; the last: its daemon ended" == status.cause
     assert ("10.0.0.0: process 7",) == status.left
     assert set() == stage.held
@@ -388,7 +390,7 @@ def test_a_supervisor_that_fails_says_so(stage: Stage) -> None:
     with pytest.raises(KeyError):
         stage.see_through()
     status = stage.status_on_record()
-    assert (JobState.FAILED, Ending.SUPERVISOR) == (status.state, status.ended_by)
+    assert (JobState.FAILED, FailureKind.SUPERVISOR) == (status.state, status.ended_by)
     assert "the supervisor failed: KeyError: 'x'" == status.cause
     assert ({}, set()) == (stage.runs, stage.held)
 
@@ -404,7 +406,7 @@ def test_a_supervisor_whose_lease_another_has_leaves_the_job_alone(stage: Stage,
     stage.plays = [loses]
     assert stage.see_through() is None
     assert "attempt 2 of process 7 on other is" in capsys.readouterr().out
-    assert JobState.RUNNING is load(stage.paths.status, Status).state
+    assert JobState.RUNNING is load(stage.paths.status, JobStatus).state
     assert {A.address, B.address} == set(stage.runs)
 
 
@@ -428,7 +430,7 @@ def test_a_job_is_taken_up_as_its_lost_supervisor_left_it(stage: Stage, is_known
     take_lease(stage.paths, 3, this_process())
     record = dataclasses.replace(supervise._begin(a_healing(attempt=3)), step=4)
     if is_known_over:
-        record = dataclasses.replace(record, what=Ending.DAEMON, text="its daemon ended", ended=5.0)
+        record = dataclasses.replace(record, what=FailureKind.DAEMON, text="its daemon ended", ended=5.0)
     write_json(stage.paths.attempts, {"attempts": [dataclasses.asdict(record)]})
 
     def prepared(job: Job, attempt: int) -> Job:
@@ -441,9 +443,9 @@ def test_a_job_is_taken_up_as_its_lost_supervisor_left_it(stage: Stage, is_known
     three, four = stage.attempts_on_record()
     assert (3, 4, 4) == (three.number, three.step, four.number)
     if is_known_over:
-        assert (Ending.DAEMON, "its daemon ended", 5.0) == (three.what, three.text, three.ended)
+        assert (FailureKind.DAEMON, "its daemon ended", 5.0) == (three.what, three.text, three.ended)
     else:
-        assert (Ending.MASTER, supervise._MASTER_AWAY, 1795478400.0) == (three.what, three.text, three.ended)
+        assert (FailureKind.MASTER, supervise._MASTER_AWAY, 1795478400.0) == (three.what, three.text, three.ended)
         assert three.noticed
 
 
@@ -505,12 +507,12 @@ def test_hosts_that_another_has_after_all_are_waited_for_in_the_queue(
 @pytest.mark.parametrize(
     ("why", "state", "kind", "text"),
     [
-        (NotHealed("all are unfit"), "failed", Ending.LAUNCH, "its turn in the queue had come, but all are unfit"),
-        (StopAsked(), "stopped", Ending.STOPPED, "stopped while it waited in the queue"),
+        (NotHealed("all are unfit"), "failed", FailureKind.LAUNCH, "its turn in the queue had come, but all are unfit"),
+        (StopAsked(), "stopped", FailureKind.STOPPED, "stopped while it waited in the queue"),
     ],
 )
 def test_a_job_that_never_begins_holds_nothing(
-    stage: Stage, why: Exception, state: str, kind: Ending, text: str
+    stage: Stage, why: Exception, state: str, kind: FailureKind, text: str
 ) -> None:
     """What it may have taken is given back; its record says why."""
     stage.begin(a_waiting(), JobState.QUEUED)
@@ -545,17 +547,17 @@ def test_a_host_that_hung_is_used_again_where_no_other_can_be_had(
     """At once, after a look at it, and that is said; nothing is waited for that nobody brings."""
     asked, said = list[Any](), list[str]()
 
-    def next_hosts(*_: object, **of: Any) -> Chosen:
+    def next_hosts(*_: object, **of: Any) -> Placement:
         asked.append((of["without"], of["suspects"]))
-        return Chosen(hosts=() if of["without"] else (A, B), np=2, seats=(A, B), missing={})
+        return Placement(hosts=() if of["without"] else (A, B), np=2, seats=(A, B), missing={})
 
     monkeypatch.setattr(recovery, "next_hosts", next_hosts)
     monkeypatch.setattr(recovery, "planned_on_master", lambda job, paths, hosts, np, attempt: job)
-    monkeypatch.setattr(recovery.Healing, "_claim", lambda _, job, *__: job)
-    monkeypatch.setattr(recovery.Healing, "_announce", lambda *_: None)
+    monkeypatch.setattr(recovery.Recovery, "_claim", lambda _, job, *__: job)
+    monkeypatch.setattr(recovery.Recovery, "_announce", lambda *_: None)
     patience = SimpleNamespace(wait_for=lambda do, **_: do(), sleep=lambda s: pytest.fail("it waits"))
     parts: Any = (patience, SimpleNamespace(news=0), SimpleNamespace(say=said.append), SimpleNamespace(is_silent=False))
-    recovery.Healing(a_healing(), JobPaths(tmp_path / "jobs" / "j"), *parts).prepare(Again(without=B.address), 2)
+    recovery.Recovery(a_healing(), JobPaths(tmp_path / "jobs" / "j"), *parts).prepare(Retry(without=B.address), 2)
     assert [({B.address: "hung time and again"}, set()), ({}, {B.address})] == asked
     assert [f"{B.address} hung time and again, but no other host can be had: it is looked at and used"] == said
 
@@ -565,11 +567,13 @@ def test_what_healing_waits_for_is_in_the_record(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path / "jobs" / "j")
     paths.logs(1).mkdir(parents=True)
     folder = FolderThread()
-    told = reporter.Telling(a_healing(), paths, Holder(paths, 1, folder), folder, Status(state=JobState.RUNNING))
+    told = reporter.Telling(
+        a_healing(), paths, LeaseHolder(paths, 1, folder), folder, JobStatus(state=JobState.RUNNING)
+    )
     record = AttemptRecord(number=1, np=2, hosts=("a", "b"), began=1.0)
-    told.heals(Cause(kind=Ending.HOST, text="host a was lost"), (), record)
+    told.heals(Cause(kind=FailureKind.HOST, text="host a was lost"), (), record)
     for text in ("too few hosts: a", "too few hosts: a, b"):
         told.waits_to_heal(text)
     folder.close()
-    assert "host a was lost; the next attempt waits: too few hosts: a, b" == load(paths.status, Status).cause
-    assert JobState.HEALING is load(paths.status, Status).state
+    assert "host a was lost; the next attempt waits: too few hosts: a, b" == load(paths.status, JobStatus).cause
+    assert JobState.HEALING is load(paths.status, JobStatus).state

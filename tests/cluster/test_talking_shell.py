@@ -12,11 +12,11 @@ from cluster.errors import ConfigError
 from cluster.health import baseline
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.state import JobState
 from cluster.kill.reboot import reboot
 from cluster.launch.facts import survey
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import complaint, marked, said, trouble
 from cluster.ssh.program import ask, program
@@ -34,7 +34,7 @@ HERE = Host(rank=0, address="localhost", slots=1)
 
 
 @pytest.fixture
-def talking(lab: Lab, reach: Reach, cluster: Cluster) -> Iterator[None]:
+def talking(lab: Lab, reach: Executor, cluster: Cluster) -> Iterator[None]:
     """While it lasts the shells of all hosts talk first."""
     kept = "cp /root/.bashrc /root/.bashrc.kept 2>/dev/null; cat >/root/.bashrc"
     reach.run(cluster.hosts, kept, stdin=TALK.encode()).check()
@@ -46,7 +46,7 @@ def talking(lab: Lab, reach: Reach, cluster: Cluster) -> Iterator[None]:
         reach.run(cluster.hosts, "rm /root/.bashrc; mv /root/.bashrc.kept /root/.bashrc 2>/dev/null || true")
 
 
-def test_questions_get_their_answers(talking: None, lab: Lab, reach: Reach, cluster: Cluster) -> None:
+def test_questions_get_their_answers(talking: None, lab: Lab, reach: Executor, cluster: Cluster) -> None:
     """Programs, scripts between marks, and what the master says of its jobs."""
     results, facts = survey(reach, cluster, cluster.hosts)
     looks, looked = ask(reach, cluster.hosts, program("cluster.stage.onhost.look"), lambda host: [f"/x{host.rank}"])
@@ -54,12 +54,12 @@ def test_questions_get_their_answers(talking: None, lab: Lab, reach: Reach, clus
     assert set(cluster.hosts) == set(facts) == set(looked), [
         (r.host.address, r.stdout, r.stderr) for r in results.values()
     ]
-    assert () == Jobs(reach, cluster).list().damaged
+    assert () == JobsClient(reach, cluster).list().damaged
     with pytest.raises(ConfigError, match=r"^no job 'nothing' in /shared/jobs"):
-        Jobs(reach, cluster).show("nothing")
+        JobsClient(reach, cluster).show("nothing")
     assert [True, False] == [is_shared(reach, cluster.hosts, f) for f in ("/shared/new/folder", "/root/new/folder")]
 
-    kind = baseline.Kind(instance="no-ec2", ami="no-ami", ranks=4, hosts=4, versions=())
+    kind = baseline.ClusterKind(instance="no-ec2", ami="no-ami", ranks=4, hosts=4, versions=())
     assert baseline.add(reach, cluster, kind, [], {"all-reduce": 5.0})
     assert [{"all-reduce": 5.0}] == baseline.read(reach, cluster, kind)
 
@@ -79,7 +79,7 @@ def test_questions_get_their_answers(talking: None, lab: Lab, reach: Reach, clus
     ]
 
 
-def test_a_reboot_is_seen_when_it_is_one(talking: None, reach: Reach, cluster: Cluster) -> None:
+def test_a_reboot_is_seen_when_it_is_one(talking: None, reach: Executor, cluster: Cluster) -> None:
     """What the shell says differs each time, which is no new boot; and a host that does not go down is said to stay."""
     assert {cluster.hosts[1]: "not back within 3 s: it has not gone down"} == reboot(
         _WithoutTheEnd(reach),
@@ -91,7 +91,7 @@ def test_a_reboot_is_seen_when_it_is_one(talking: None, reach: Reach, cluster: C
 class _WithoutTheEnd:
     """Connections over which nobody is told to go down, and which a busy machine may answer late."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: Executor) -> None:
         self._reach = reach
 
     def run(self, hosts: Any, command: str, **given: Any) -> Any:
@@ -99,7 +99,7 @@ class _WithoutTheEnd:
 
 
 def test_tasks_answer_as_ever(
-    talking: None, lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv, tmp_path: Path
+    talking: None, lab: Lab, jobs: Any, reach: Executor, cluster: Cluster, inv: Inv, tmp_path: Path
 ) -> None:
     """A job starts, is listed and ends; health finds nothing, kill nothing; files are copied."""
     job = a_job(reach, cluster, cluster.hosts[:2])
@@ -140,7 +140,7 @@ def test_what_is_between_the_marks_counts(stdout: bytes, stderr: bytes, code: in
 
 
 def test_a_master_s_own_ssh_settings_are_no_trouble(
-    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv
+    lab: Lab, jobs: Any, reach: Executor, cluster: Cluster, inv: Inv
 ) -> None:
     """Those of a person who logs in from there, for every host: a terminal, a command, no session, no input."""
     settings = "Host *\n  RequestTTY force\n  RemoteCommand bash -l\n  SessionType none\n  StdinNull yes\n"

@@ -12,8 +12,8 @@ from cluster.inventory import Cluster
 from cluster.jobs.record import JobPaths, jobs_folder
 from cluster.matrix.cells import cells
 from cluster.matrix.file import read
-from cluster.matrix.run import Run
-from cluster.matrix.state import Entry, State, Store
+from cluster.matrix.run import MatrixRun
+from cluster.matrix.state import CellEntry, MatrixState, ResultStore
 from dlami.tasks import data
 from dlami.tasks import matrix as typed_matrix
 from dlami.tasks.command import unwritten
@@ -103,14 +103,14 @@ def test_a_matrix_ends_well_where_each_cell_did_and_the_results_are_kept(
     """Else with 1: a cell that failed, or a bucket that did not take the results. Jobs are not started here."""
     (tmp_path / "two.toml").write_text(CELLS)
     made = cells(read(tmp_path / "two.toml"))
-    known = {c.digest: Entry(job=f"j{c.number}", state=state) for c, state in zip(made, states, strict=True)}
-    monkeypatch.setattr(Run, "left", lambda self: [])
-    monkeypatch.setattr(Run, "see_through", lambda self, planned: State(cells=known))
+    known = {c.digest: CellEntry(job=f"j{c.number}", state=state) for c, state in zip(made, states, strict=True)}
+    monkeypatch.setattr(MatrixRun, "left", lambda self: [])
+    monkeypatch.setattr(MatrixRun, "see_through", lambda self, planned: MatrixState(cells=known))
     monkeypatch.setattr(typed_matrix, "_planned", lambda *_: None)
     monkeypatch.setattr(typed_matrix, "_results", lambda *_: None)
     monkeypatch.setattr(typed_matrix, "_uploaded", lambda *_: is_uploaded)
     monkeypatch.setattr(typed_matrix, "opened_jobs", lambda cluster: contextlib.nullcontext())
-    monkeypatch.setattr(Store, "read", lambda self: State())
+    monkeypatch.setattr(ResultStore, "read", lambda self: MatrixState())
 
     assert status == typed("train.matrix", tmp_path / "two.toml", "--upload", "s3://bucket/two")
 

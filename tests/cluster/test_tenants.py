@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import ROOT, Access, Cluster
-from cluster.jobs.client.client import Jobs
+from cluster.inventory import ROOT, Cluster, SshSettings
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.process import ProcessId
-from cluster.jobs.record import Job, Status
+from cluster.jobs.record import Job, JobStatus
 from cluster.jobs.state import JobState
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.options import way_to
 from lab import lab as labs
 from lab.record import Lab
@@ -55,16 +55,16 @@ time.sleep(600)
 class Seat:
     """A user's account on the master, and the jobs as that user has them."""
 
-    reach: Reach
+    reach: Executor
     cluster: Cluster
 
     @property
-    def access(self) -> Access:
+    def access(self) -> SshSettings:
         return self.cluster.access
 
     @property
-    def jobs(self) -> Jobs:
-        return Jobs(self.reach, self.cluster)
+    def jobs(self) -> JobsClient:
+        return JobsClient(self.reach, self.cluster)
 
     def sh(self, script: str, stdin: bytes = b"") -> str:
         """What a script of this user's says on the master."""
@@ -78,7 +78,7 @@ class Seat:
 
 
 @pytest.fixture
-def seats(cluster: Cluster, reach: Reach) -> Iterator[dict[str, Seat]]:
+def seats(cluster: Cluster, reach: Executor) -> Iterator[dict[str, Seat]]:
     """Eve's, bob's and root's; nothing of the two is left."""
     people = {
         name: dataclasses.replace(cluster, access=dataclasses.replace(cluster.access, user=name)) for name in (EVE, BOB)
@@ -87,11 +87,11 @@ def seats(cluster: Cluster, reach: Reach) -> Iterator[dict[str, Seat]]:
         try:
             reach.run([cluster.master], " && ".join(ACCOUNT.format(name) for name in people)).check()
             with ExitStack() as stack:
-                made = {name: Seat(stack.enter_context(Reach(seat)), seat) for name, seat in people.items()}
+                made = {name: Seat(stack.enter_context(Executor(seat)), seat) for name, seat in people.items()}
                 yield {**made, "root": Seat(reach, cluster)}
         finally:
             connections.disconnect([way_to(cluster.master, seat.access) for seat in people.values()])
-            with Reach(cluster) as anew:  # the master may have been away
+            with Executor(cluster) as anew:  # the master may have been away
                 left = "find /shared/jobs -mindepth 1 -maxdepth 1 -user {0} -exec rm -rf {{}} +"
                 gone = "; ".join(f"pkill -KILL -u {n}; {left.format(n)}; userdel --remove --force {n}" for n in people)
                 anew.run([cluster.master], f"{gone}; rm -rf /var/tmp/pwned*")
@@ -101,7 +101,7 @@ def forged(job: Job, **status: object) -> dict[str, str]:
     """The files of a job of eve's that runs what eve wants, lost now."""
     folder = f"/shared/jobs/{job.id}"
     gone = ProcessId(host="lab-0", pid=1, started=1)
-    left = Status(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00")
+    left = JobStatus(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00")
     record = json.dumps(dataclasses.asdict(changed(job, sequence=9999, heal=True)))
     return {
         f"{folder}/job.json": record,
@@ -170,7 +170,7 @@ def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], clu
     bob.forge(forged(dataclasses.replace(evil(), id="bobs")))
     labs.crash(lab, lab.hosts[0])
     labs.heal(lab, lab.hosts[:1])
-    with Reach(cluster) as anew:
+    with Executor(cluster) as anew:
 
         def said(script: str) -> set[str]:
             return set(anew.run([cluster.master], f"{script}; true").check()[cluster.master].text.split())
@@ -220,7 +220,7 @@ def test_no_name_or_number_of_eve_s_stops_bob(lab: Lab, seats: dict[str, Seat], 
     try:
         assert 2 == len(eve.sh(SQUAT.format(bob=BOB, host=bob.cluster.master.address)).split())
         texts = [json.dumps(dataclasses.asdict(dataclasses.replace(evil(), id="IDENTITY")))] * 2
-        texts.append(json.dumps(dataclasses.asdict(Status(state=JobState.FAILED))))
+        texts.append(json.dumps(dataclasses.asdict(JobStatus(state=JobState.FAILED))))
         eve.sh(f"python3 -c {shlex.quote(MANY)} 3000", "\0".join(texts).encode())
         seats["root"].sh(f"install -m 600 -o {BOB} ~/.ssh/known_hosts ~{BOB}/.ssh/")
         bob.sh("cd ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f id_ed25519; cat id_ed25519.pub >>authorized_keys")

@@ -18,10 +18,10 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import fanout, tagged_processes
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.progress import Lines
-from cluster.ssh.terminate import Ended, undisturbed
+from cluster.ssh.progress import HostLines
+from cluster.ssh.terminate import Termination, undisturbed
 from dlami.tasks.command import command
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, wait_for
@@ -90,7 +90,7 @@ def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
 @pytest.mark.seconds
 def test_a_command_that_goes_on_talking_is_not_silent(here: Any) -> None:
     """The limit of silence is counted from its last word, not from its first."""
-    with Reach(here) as reach:
+    with Executor(here) as reach:
         talks = reach.run([HERE], "for n in $(seq 22); do echo $n; sleep 0.5; done", limits=Limits(silence_s=10))[HERE]
 
     assert (0, None) == (talks.exit_code, talks.error)
@@ -136,7 +136,9 @@ def test_what_was_not_seen_to_end_is_not_called_ended() -> None:
     """The count and the hosts with what stays there."""
     two = (HERE, Host(rank=1, address="b", slots=1))
 
-    assert "its processes were ended on 1 of 2 hosts\n  not on b: 17 D sleep" == str(Ended(two, {two[1]: "17 D sleep"}))
+    assert "its processes were ended on 1 of 2 hosts\n  not on b: 17 D sleep" == str(
+        Termination(two, {two[1]: "17 D sleep"})
+    )
 
 
 def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +146,7 @@ def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here: Any, monkey
     stuck = "printf '17 D sleep 98'"
     monkeypatch.setattr(tagged_processes, "end_script", lambda *_args, **_kwargs: stuck)
     told = []
-    with Reach(here) as reach:
+    with Executor(here) as reach:
         results = reach.run([HERE], "sleep 30", limits=Limits(total_s=0.3), on_result=told.append)
 
     assert Reason.TIME_LIMIT is results[HERE].failure.reason
@@ -158,7 +160,7 @@ def test_whoever_cannot_take_a_result_leaves_no_process_behind(here: Any, tmp_pa
     def closed(*_: Any) -> None:
         raise BrokenPipeError
 
-    with Reach(here) as reach, pytest.raises(BrokenPipeError):
+    with Executor(here) as reach, pytest.raises(BrokenPipeError):
         reach.run(
             [HERE],
             f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 1000' & until [ -s {tmp_path}/pid ]; do sleep 0.05; done; "
@@ -172,7 +174,7 @@ def test_whoever_cannot_take_a_result_leaves_no_process_behind(here: Any, tmp_pa
 
 def test_a_very_long_line_is_put_together_once(capfdbinary: Any) -> Any:
     """At its end: until then its parts are kept as they came, and nothing is copied with each that comes."""
-    lines, data = Lines(), bytes([120]) * 65536
+    lines, data = HostLines(), bytes([120]) * 65536
     before = sys.getrefcount(data)
     for _ in range(20):
         lines.took(HERE, "stdout", data)
@@ -211,7 +213,7 @@ def test_outputs_of_yesterday_are_removed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def started(lab: Lab, cluster: Cluster, reach: Reach) -> Iterator[Any]:
+def started(lab: Lab, cluster: Cluster, reach: Executor) -> Iterator[Any]:
     """`inv run` of a command on all hosts, once it runs there, and how many of its processes there are now."""
     running = []
 

@@ -10,7 +10,7 @@ from cluster.jobs.master.submit import submit
 from cluster.jobs.records import view
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from tests.cluster.jobs_here import HERE, a_job, ended
 
 pytestmark = pytest.mark.slow  # a real supervisor, some seconds
@@ -24,7 +24,7 @@ def test_a_job_ends_once_its_attempts_have_used_up_its_time(folder: Path, job_id
     ended(paths)
     status = read_status(paths)
 
-    assert (JobState.FAILED, Ending.STOPPED) == (status.state, status.ended_by), status.cause
+    assert (JobState.FAILED, FailureKind.STOPPED) == (status.state, status.ended_by), status.cause
     assert "its time limit of 0.05 minutes is used up" in status.cause
     assert f"inv jobs.resume {job_id} --time-limit" in status.cause
     here = Cluster(name="c", hosts=(HERE,), folder=Path(), shared="/s", project="/p")

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.tunnels import jupyter_packages, jupyter_page, password, tensorboard_page
-from cluster.tunnels.service import ServicePaths, Wanted
+from cluster.tunnels.service import ServicePaths, ServiceRequest
 from cluster.tunnels.tls_proxy import Front, fingerprint, hashed, is_right, network
 from tests.conftest import PATIENCE_S
 
@@ -157,7 +157,7 @@ def test_jupyters_secret_stands_in_its_private_settings(tmp_path: Path, monkeypa
     own.parent.mkdir(parents=True)
     folder.mkdir()
     own.write_text("mine")
-    started = jupyter_page.JupyterPage(Wanted(kind="jupyter", shared=str(shared)), ServicePaths(folder))
+    started = jupyter_page.JupyterPage(ServiceRequest(kind="jupyter", shared=str(shared)), ServicePaths(folder))
     try:
         token = started.path.partition("token=")[2]
         settings = folder / "jupyter_server_config.py"

@@ -18,17 +18,17 @@ from rich.console import Console
 from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.hang_detection.onhost.ranks import all_beats, beats
-from cluster.hang_detection.rank_state import Phase
+from cluster.hang_detection.rank_state import RankPhase
 from cluster.hosts import Host
 from cluster.top.columns import size
 from cluster.top.command import Screen, TopRequest, check, sort_named
 from cluster.top.onhost import counters
 from cluster.top.onhost import jobs as onhost_jobs
 from cluster.top.onhost.gpus import Gpus
-from cluster.top.onhost.jobs import Jobs
+from cluster.top.onhost.jobs import ActiveJobs
 from cluster.top.outliers import MEASURES, with_odd
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
-from cluster.top.snapshot import Frame, HostSeen, JobSeen, Rank, Sight
+from cluster.top.snapshot import ClusterSnapshot, HostState, JobSeen, RankSnapshot, Visibility
 from cluster.top.table import SORTS, View, in_order, lines, scrolled
 from dlami import heartbeat as dlami_beat
 from tests.cluster.frames import ANSWER, LATER, frame, seen, told
@@ -38,7 +38,7 @@ from tests.conftest import wait_for
 AS_IT_IS = View()
 
 
-def text_of(shown: Frame, view: View = AS_IT_IS, width: int = 200, height: int | None = None) -> list[str]:
+def text_of(shown: ClusterSnapshot, view: View = AS_IT_IS, width: int = 200, height: int | None = None) -> list[str]:
     return [line.plain for line in lines(shown, view, width, height)]
 
 
@@ -123,7 +123,7 @@ def test_the_rank_that_all_wait_for_is_marked(fields: Any, text: Any) -> None:
 
 def test_what_trainers_write_of_a_rank_is_found_by_its_number() -> None:
     """Shares of a step; nothing where they write nothing, or fewer ranks than there are."""
-    rank = Rank(job="j", attempt=1, rank=1, step=3, phase=Phase.STEP, silent_s=0.0)
+    rank = RankSnapshot(job="j", attempt=1, rank=1, step=3, phase=RankPhase.STEP, silent_s=0.0)
     row = {
         "images_per_s": 16.0, "rank_images_per_s": [10.0, 20.0], "rank_input_s": [0, 0.1], "rank_compute_s": [1, 0.7], "rank_reduce_s": [1, 0.2],
     }  # fmt: skip
@@ -158,7 +158,7 @@ def test_jobs_come_from_the_master_and_a_silent_folder_is_said() -> None:
 
 def test_a_host_that_is_not_seen_is_grey_and_says_why() -> None:
     """It keeps its place, and goes last where hosts are sorted by a value."""
-    gone = dataclasses.replace(seen(1), sight=Sight.GONE, why="the connection was lost", rates=None)
+    gone = dataclasses.replace(seen(1), sight=Visibility.GONE, why="the connection was lost", rates=None)
     shown = frame(seen(0), gone, seen(2))
     grey = next(line for line in lines(shown, View(), 200, None) if line.plain.startswith("10.0.0.2"))
 
@@ -180,9 +180,12 @@ def test_every_size_of_a_terminal_is_filled_and_not_left(
         id="20261120-231500-resnet50-x7", name="resnet50", state="running", attempt=1, np=4, steps=None, step=3,
         images_per_s=1.0, started="", hosts=("a",),
     )  # fmt: skip
-    hosts = tuple(seen(n, ranks=2) if n % 5 else seen(n, sight=Sight.GONE, why="w" * 300) for n in range(number))
+    hosts = tuple(seen(n, ranks=2) if n % 5 else seen(n, sight=Visibility.GONE, why="w" * 300) for n in range(number))
     shown = lines(
-        Frame(time=0, cluster="c", hosts=hosts, jobs=(job,)), View(by_rank=by_rank, offset=offset), width, height
+        ClusterSnapshot(time=0, cluster="c", hosts=hosts, jobs=(job,)),
+        View(by_rank=by_rank, offset=offset),
+        width,
+        height,
     )
 
     assert len(shown) <= max(height, 5)
@@ -193,7 +196,7 @@ def test_ranks_have_lines_of_their_own_when_asked() -> None:
     """Each beside the GPU of its place on its host."""
     vitals = vitals_of(told("p4d.24xlarge-535.183"))
     ranks = tuple(
-        Rank(job="j", attempt=1, rank=8 + n, step=5, phase=Phase.STEP, silent_s=0.0, images_per_s=50.0 + n)
+        RankSnapshot(job="j", attempt=1, rank=8 + n, step=5, phase=RankPhase.STEP, silent_s=0.0, images_per_s=50.0 + n)
         for n in range(8)
     )
     host = dataclasses.replace(seen(1), vitals=dataclasses.replace(vitals, ranks=ranks))
@@ -243,7 +246,7 @@ def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path, monkeypatch
         (tmp_path / f"jobs/{name}/public.json").write_text(json.dumps({"id": name, "hosts": [{"address": "h"}]}))
     rows = [{"kind": "train", "step": 4, "images_per_s": 2.5}, {"kind": "eval", "step": 4}]
     (tmp_path / "jobs/a/metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"kind": "tra')
-    jobs = Jobs(str(tmp_path))
+    jobs = ActiveJobs(str(tmp_path))
     wait_for(lambda: jobs.newest()["age_s"] is not None, 30, "the jobs are read")
     (one,) = jobs.newest()["found"]
     assert ("a", "running", ["h"], {"step": 4, "images_per_s": 2.5}) == (
@@ -254,7 +257,7 @@ def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path, monkeypatch
     (tmp_path / "hung/jobs/c/state.json").write_text("{}")
     answers = threading.Event()
     monkeypatch.setattr(onhost_jobs, "read_file", lambda *_: answers.wait())
-    hung = Jobs(str(tmp_path / "hung")).newest()
+    hung = ActiveJobs(str(tmp_path / "hung")).newest()
     answers.set()
     assert {"found": [], "age_s": None} == hung
     assert "does not answer" in jobs_of(hung)[2]
@@ -268,7 +271,7 @@ def test_a_job_of_ten_attempts_with_lines_of_10_mb(tmp_path: Path) -> None:
         metrics.write(json.dumps({"kind": "train", "step": 990, "time": 1.76e9, "images_per_s": 8.5}) + "\n")
     paths.console(10).write_text("y" * 10_000_000 + "\n")
     write_json(paths.status, {**json.loads(paths.status.read_text()), "state": "running"})
-    jobs = Jobs(str(tmp_path))
+    jobs = ActiveJobs(str(tmp_path))
     tracemalloc.start()
     try:
         wait_for(lambda: bool(jobs.newest()["found"]), 60, "the job is read")
@@ -366,7 +369,7 @@ def test_what_the_kernel_counts_is_told_in_bytes_and_ticks(monkeypatch: pytest.M
 def test_what_a_key_does_to_what_is_shown(key: str, view: View) -> None:
     """Another order begins at the top; ranks come and go; the table scrolls by a line."""
     screen = Screen(Console(file=io.StringIO()), View(offset=1))
-    screen._frame = Frame(cluster="c", time=0.0, hosts=tuple(seen(n) for n in range(4)), jobs=())
+    screen._frame = ClusterSnapshot(cluster="c", time=0.0, hosts=tuple(seen(n) for n in range(4)), jobs=())
     assert view == screen._after(key, View(offset=1))
     if key == "r":
         assert View(offset=1) == screen._after(key, view)
@@ -374,7 +377,7 @@ def test_what_a_key_does_to_what_is_shown(key: str, view: View) -> None:
 
 def test_a_host_that_tells_nothing_is_neither_odd_nor_left_out() -> None:
     """It has no value for any measure, and its record says why; what a rank has not measured stays open."""
-    silent = HostSeen(host=Host(rank=1, address="10.0.0.2", slots=1), sight=Sight.SILENT, why="no answer")
+    silent = HostState(host=Host(rank=1, address="10.0.0.2", slots=1), sight=Visibility.SILENT, why="no answer")
     assert {None} == {measure.value(silent) for measure in MEASURES}
 
     told = frame(dataclasses.replace(seen(0, input_share=None, wait_share=0.123456)), silent).to_json()

@@ -23,7 +23,7 @@ import pytest
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.options import way_to
 from lab import lab as labs
 from lab.record import Lab
@@ -94,7 +94,7 @@ def frames(lab: Lab) -> Iterator[Frames]:
         process.wait()
 
 
-def programs_left(reach: Reach, cluster: Cluster) -> list[str]:
+def programs_left(reach: Executor, cluster: Cluster) -> list[str]:
     """Hosts on which our program still runs; the shell that looks has its name in two parts."""
     look = (
         "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null; echo; done | grep -c 'cluster[.]top[.]onhost'"
@@ -103,7 +103,7 @@ def programs_left(reach: Reach, cluster: Cluster) -> list[str]:
     return [h.address for h, r in found.items() if r.stdout.strip() != b"0"]
 
 
-def test_faults_while_one_looks(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_faults_while_one_looks(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """A slow host is marked within two frames, a lost connection is made again, a dead host holds up nobody."""
     with frames(lab) as shown:
         shown.until("all are seen", lambda f: sights(f) == ["seen"] * 4 and all(h["rates"] for h in f["hosts"]))
@@ -132,7 +132,7 @@ def test_faults_while_one_looks(lab: Lab, cluster: Cluster, reach: Reach) -> Non
 
 
 @pytest.mark.promise("top")
-def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: Reach, inv: Inv) -> None:
+def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: Executor, inv: Inv) -> None:
     """GPUs as nvidia-smi tells them; a host that answers with garbage is said to, and no other suffers."""
     tool = f"#!/bin/sh\nwhile :; do cat <<E\n{GPU}E\nsleep 1; done\n"
     hosts = cluster.hosts
@@ -159,7 +159,7 @@ def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: R
 
 
 @contextmanager
-def traffic(sender: Host, receiver: Host, reach: Reach) -> Iterator[None]:
+def traffic(sender: Host, receiver: Host, reach: Executor) -> Iterator[None]:
     """As in a training: more than a slow link takes, 2 MB/s, for as long as it lasts."""
     code = "import socket,sys,time\ns=socket.socket(2,2)\nend=time.time()+600\nwhile time.time()<end:\n"
     code += "    s.sendto(bytes(1400),(sys.argv[1],9)); time.sleep(0.0007)"

@@ -13,7 +13,7 @@ from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.client.resume import next_attempt
 from cluster.jobs.flat_record import as_flat
-from cluster.jobs.record import Job, JobView, Status
+from cluster.jobs.record import Job, JobStatus, JobView
 from cluster.jobs.state import JobState
 from cluster.jobs.terms import FLAGS, LEAST_HANG_S, Terms, seconds
 from cluster.typed import from_json
@@ -50,7 +50,7 @@ BEFORE = Terms(heal=False, min_np=3, attempts_per_hour=2)
 def test_a_job_that_is_resumed_keeps_the_terms_that_were_not_typed(typed: Any, changed: Any) -> None:
     """Whatever they were, whoever asks for the next attempt."""
     job = a_job("", "x", **vars(BEFORE))
-    view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
+    view = JobView(job=job, status=JobStatus(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
     again = next_attempt(view, CLUSTER, None, None, ResumeOptions(job="x", **typed).terms)
 
     assert dataclasses.replace(job.spec, np=1, **changed) == again
@@ -78,7 +78,7 @@ def test_every_term_has_its_flag_wherever_a_job_is_started_or_resumed() -> None:
     job = dataclasses.replace(a_job("", "x"), spec=dataclasses.replace(a_job("", "x").spec, **values))
     assert values.items() <= as_flat(job).items()
     assert job == from_json(Job, json.loads(json.dumps(dataclasses.asdict(job))))
-    view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
+    view = JobView(job=job, status=JobStatus(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
     assert values == {name: getattr(next_attempt(view, CLUSTER, None, None), name) for name in values}
 
 

@@ -26,7 +26,7 @@ from cluster.files import write_json
 from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.root_code import not_roots
 from cluster.health import baseline
-from cluster.health.baseline import Kind
+from cluster.health.baseline import ClusterKind
 from cluster.health.history import write_command
 from cluster.health.onhost import readings
 from cluster.inventory import ROOT, Cluster
@@ -40,14 +40,23 @@ from cluster.jobs.master.submit import submit
 from cluster.jobs.occupancy import holders, may_hold
 from cluster.jobs.onhost import claim
 from cluster.jobs.process import ProcessId, process_id, this_process
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
+from cluster.jobs.record import DamagedRecord, JobPaths, JobStatus, read_job, require_own, write_job
 from cluster.jobs.record_lease import take_lease, unrenewed_s
 from cluster.jobs.records import find, read_all, view, view_all
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.matrix.state import Store
-from cluster.recovery.host_failures import FOLDER, FORGIVEN, Entry, file_name, left_out, note, parse_memory, read_memory
-from cluster.ssh.fanout import Reach
+from cluster.matrix.state import ResultStore
+from cluster.recovery.host_failures import (
+    FOLDER,
+    FORGIVEN,
+    FailureRecord,
+    file_name,
+    left_out,
+    note,
+    parse_memory,
+    read_memory,
+)
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
 from tests.cluster.jobs_here import HERE, a_job
@@ -73,7 +82,7 @@ def a_record(jobs: Path, name: str, owner: int, **changes: Any) -> JobPaths:
     paths.logs(1).mkdir(parents=True)
     write_job(paths, a_job("true", name, heal=True, **changes))
     gone = dataclasses.replace(this_process(), started=1)
-    write_status(paths, Status(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00"))
+    write_status(paths, JobStatus(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00"))
     take_lease(paths, 1, gone)
     paths.console(1).write_text("[1,0]<stdout>:said\n")
     for path in (paths.folder, *paths.folder.rglob("*")):
@@ -223,7 +232,7 @@ def test_a_lease_of_the_future_holds_no_host(jobs: Path) -> None:
     """Its owner dates it as wanted; the kernel dates the last change, and somebody's process has to renew that."""
     eve = a_record(jobs, "evil", EVE)
     away = ProcessId(host="elsewhere", pid=1, started=1, boot="another")
-    write_status(eve, Status(state=JobState.RUNNING, supervisor=away))
+    write_status(eve, JobStatus(state=JobState.RUNNING, supervisor=away))
     take_lease(eve, 1, away)
     for path in (eve.status, eve.lease):
         os.chown(path, EVE, EVE)
@@ -264,8 +273,8 @@ def test_a_page_shows_no_log_but_the_owner_s(log: str, jobs: Path) -> None:
     assert read_facts(eve).tail == (("[1,0]<stdout>:said",) if "console" in log else ())
 
 
-def failed_twice(host: str, **changes: Any) -> list[Entry]:
-    return [Entry(time=time.time() - n, host=host, what="lost", job=f"j{n}", **changes) for n in (1, 2)]
+def failed_twice(host: str, **changes: Any) -> list[FailureRecord]:
+    return [FailureRecord(time=time.time() - n, host=host, what="lost", job=f"j{n}", **changes) for n in (1, 2)]
 
 
 def test_a_host_is_left_out_and_taken_back_by_trusted_words_alone(tmp_path: Path) -> None:
@@ -273,7 +282,7 @@ def test_a_host_is_left_out_and_taken_back_by_trusted_words_alone(tmp_path: Path
     folder = tmp_path / FOLDER
     for entry in failed_twice("bad"):
         note(tmp_path, entry)
-    for entry in (*failed_twice("good"), Entry(time=4e9, host="bad", what=FORGIVEN)):
+    for entry in (*failed_twice("good"), FailureRecord(time=4e9, host="bad", what=FORGIVEN)):
         write_json(folder / file_name(entry), dataclasses.asdict(entry))
         newest = max(folder.iterdir(), key=lambda p: p.stat().st_ctime_ns)
         os.chown(newest, EVE, EVE)
@@ -290,9 +299,9 @@ def test_checks_that_another_user_recorded_change_nothing(tmp_path: Path) -> Non
         rewritten(looks / f"{n}.json", str(n))
         os.chown(looks / f"{n}.json", owner, owner)
     assert [0] == readings.history(str(tmp_path), 1, str(ROOT))
-    kind = Kind(instance="no-ec2", ami="none", ranks=1, hosts=1, versions=())
+    kind = ClusterKind(instance="no-ec2", ami="none", ranks=1, hosts=1, versions=())
     here = Cluster(name="c", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project=str(ROOT))
-    with Reach(here) as reach:
+    with Executor(here) as reach:
         assert baseline.add(reach, here, kind, [], {"hbm": 1.0})
         assert [{"hbm": 1.0}] == baseline.read(reach, here, kind)
         os.chown(tmp_path / "health/baselines" / kind.file, EVE, EVE)
@@ -331,7 +340,7 @@ def test_a_record_alone_takes_no_host_of_all(jobs: Path) -> None:
     for name, pid in (("lost", 0), ("evil", os.getpid()), ("init", 1)):
         eve = a_record(jobs, name, EVE)
         if pid:
-            write_status(eve, Status(state=JobState.RUNNING, supervisor=process_id(pid)))
+            write_status(eve, JobStatus(state=JobState.RUNNING, supervisor=process_id(pid)))
             take_lease(eve, 1, process_id(pid))
             os.chown(eve.status, EVE, EVE)
             os.chown(eve.lease, EVE, EVE)
@@ -354,7 +363,7 @@ def test_no_word_of_a_job_ends_the_guard(forged: str, jobs: Path) -> None:
     keep.mkdir(parents=True)
     keep.chmod(0o1777)
     rewritten(keep / "0.json", f'{{"id": "x", "seconds": {"9" * 400}}}')
-    place = renew.Place(name="demo", shared=str(jobs.parent))
+    place = renew.GuardPaths(name="demo", shared=str(jobs.parent))
     assert {"job evil", "job ours"} == set(renew.signs(place))
     assert {f"{EVE}.json"} >= set(renew.wishes(place))
 
@@ -756,8 +765,8 @@ def test_a_matrix_of_another_user_s_is_not_gone_on_with(tmp_path: Path) -> None:
     folder = tmp_path / "matrices/vgg"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"cells": {}}')
-    with Reach(here) as reach:
-        results = Store(reach, here, "vgg")
+    with Executor(here) as reach:
+        results = ResultStore(reach, here, "vgg")
         assert {} == results.read().cells
         os.chown(folder, EVE, EVE)
         with pytest.raises(ClusterError, match="it is another user's: give the matrix another name"):

@@ -21,11 +21,11 @@ from cluster.inventory import Cluster
 from cluster.jobs.record import jobs_folder
 from cluster.kill.kill import KnownJobs, find_leftovers
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.tunnels import client
 from cluster.tunnels.events import Runs
 from cluster.tunnels.local_port import join
-from cluster.tunnels.service import Wanted
+from cluster.tunnels.service import ServiceRequest
 from lab.record import Lab
 from tests.cluster.pages import fetched, listening, tensorboard
 from tests.cluster.records import on_record
@@ -59,7 +59,7 @@ def answers(url: str) -> bool:
 
 
 @pytest.mark.promise("pages")
-def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, reach: Reach, job: str) -> None:
+def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, reach: Executor, job: str) -> None:
     """Its page answers who knows the secret; loopback only; no list of processes has the secret; nothing is left.
 
     Another page beside it has a port, a secret and an end of its own.
@@ -87,7 +87,7 @@ def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, rea
         assert "libtensorflow" not in reach.run([cluster.master], loaded).check()[cluster.master].text  # seconds
         connections.disconnect()
         wait_for(lambda: answers(said["url"]), 120, "the page is back where it was, over a new connection")
-        second = services.start(Wanted(kind="tensorboard", shared=cluster.shared, job="all"))
+        second = services.start(ServiceRequest(kind="tensorboard", shared=cluster.shared, job="all"))
         assert {said["id"], second.id} == {one.id for one in services.list()} - others
         wait_for(lambda: any(one.attended for one in services.list() if one.id == said["id"]), 120, "who looks is seen")
         assert (second.port, second.path) != (int(root.rpartition(":")[2]), f"/{secret}/")
@@ -104,7 +104,7 @@ def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, rea
     assert [] == [name for name in (said["id"], second.id) if name in left[cluster.master].text]
 
 
-def test_what_fails_here_leaves_nothing_there(cluster: Cluster, reach: Reach) -> None:
+def test_what_fails_here_leaves_nothing_there(cluster: Cluster, reach: Executor) -> None:
     """A page that cannot be shown is ended on the master as after Ctrl-C; it is there before any job was."""
 
     def fail(page: client.Looking) -> None:
@@ -112,12 +112,12 @@ def test_what_fails_here_leaves_nothing_there(cluster: Cluster, reach: Reach) ->
 
     before = {one.id for one in client.Services(reach, cluster).list()}
     with pytest.raises(ClusterError, match="no way to show"):
-        client.look_at(cluster, Wanted(kind="tensorboard", shared=cluster.shared, job="all"), fail)
+        client.look_at(cluster, ServiceRequest(kind="tensorboard", shared=cluster.shared, job="all"), fail)
     assert set() == {one.id for one in client.Services(reach, cluster).list()} - before
 
 
 def test_a_page_whose_user_went_without_a_word_is_shown_and_ended_by_kill(
-    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: str
+    lab: Lab, cluster: Cluster, reach: Executor, inv: Inv, job: str
 ) -> None:
     """And what was ended on the master ends the task here, with a sentence."""
     with tensorboard(lab, "all") as (task, said):
@@ -169,7 +169,7 @@ def test_events_are_made_of_metrics_where_a_job_writes_none(tmp_path: Path) -> N
     shared, folder = tmp_path / "shared", tmp_path / "runs"
     paths = on_record(jobs_folder(str(shared)), "one")
     paths.metrics.write_text(record(0, loss=4.0, rank_ms=[1.0, 3.0]) + record(1, loss=3.0)[:-9])
-    runs = Runs(Wanted(kind="tensorboard", shared=str(shared), job="all"), folder)
+    runs = Runs(ServiceRequest(kind="tensorboard", shared=str(shared), job="all"), folder)
     runs.refresh()
     assert {0: {"train/loss": 4.0, "train/rank_ms/least": 1.0, "train/rank_ms/largest": 3.0}} == scalars_of(
         folder / "one"
@@ -191,7 +191,7 @@ def test_a_job_s_own_events_are_shown_and_none_made(tmp_path: Path) -> None:
     (paths.folder / "tensorboard").mkdir()
     (paths.folder / "tensorboard/events.out.tfevents.1.host").touch()
     paths.metrics.write_text(record(0, loss=4.0))
-    runs = Runs(Wanted(kind="tensorboard", shared=str(tmp_path), job="one"), tmp_path / "runs")
+    runs = Runs(ServiceRequest(kind="tensorboard", shared=str(tmp_path), job="one"), tmp_path / "runs")
     runs.refresh()
 
     assert paths.folder / "tensorboard" == (tmp_path / "runs/one").readlink()

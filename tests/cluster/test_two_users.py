@@ -11,11 +11,11 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh import connections
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.options import way_to
 from cluster.tunnels import jupyter_packages
 from cluster.tunnels.client import Services
-from cluster.tunnels.service import Service, Wanted
+from cluster.tunnels.service import Service, ServiceRequest
 from tests.cluster.other_accounts import ACCOUNT, opened_to_all
 from tests.cluster.pages import listening
 
@@ -30,7 +30,7 @@ ALL_THAT_CAN_BE_READ = (
 
 
 @pytest.fixture
-def people(cluster: Cluster, reach: Reach) -> Iterator[list[tuple[Reach, Cluster]]]:
+def people(cluster: Cluster, reach: Executor) -> Iterator[list[tuple[Executor, Cluster]]]:
     """Two people with accounts on the master: their connections, and the cluster as each of them has it."""
     master = cluster.master
     seats = [dataclasses.replace(cluster, access=dataclasses.replace(cluster.access, user=name)) for name in PEOPLE]
@@ -38,7 +38,7 @@ def people(cluster: Cluster, reach: Reach) -> Iterator[list[tuple[Reach, Cluster
         try:
             reach.run([master], " && ".join(ACCOUNT.format(name) for name in PEOPLE)).check()
             with ExitStack() as stack:
-                yield [(stack.enter_context(Reach(seat)), seat) for seat in seats]
+                yield [(stack.enter_context(Executor(seat)), seat) for seat in seats]
         finally:
             connections.disconnect([way_to(master, seat.access) for seat in seats])
             gone = "; ".join(f"pkill -KILL -u {name}; userdel --remove --force {name}" for name in PEOPLE)
@@ -50,7 +50,7 @@ def secret_of(page: Service) -> str:
     return page.path.partition("token=")[2] or page.path.strip("/")
 
 
-def asked(reach: Reach, seat: Cluster, port: int, path: str) -> int:
+def asked(reach: Executor, seat: Cluster, port: int, path: str) -> int:
     """The status with which the master's port answers this person, from his own account there."""
     ask = shlex.join([seat.python, "-c", STATUS, str(port)])
     return int(reach.run([seat.master], ask, stdin=path.encode()).check()[seat.master].text)
@@ -75,7 +75,7 @@ def have_jupyter(people: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["tensorboard", pytest.param("jupyter", marks=pytest.mark.long)])
 def test_neither_of_two_people_reaches_the_other_s_page(
-    kind: str, people: Any, cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
+    kind: str, people: Any, cluster: Cluster, reach: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by his secret on the other's port, not by looking for it; each sees and ends his own alone.
 
@@ -85,7 +85,7 @@ def test_neither_of_two_people_reaches_the_other_s_page(
         have_jupyter(people, monkeypatch)
     before = listening(reach, cluster)
     services = [Services(theirs, seat) for theirs, seat in people]
-    pages = [one.start(Wanted(kind=kind, shared=cluster.shared, job="all")) for one in services]
+    pages = [one.start(ServiceRequest(kind=kind, shared=cluster.shared, job="all")) for one in services]
 
     added = {a for h, found in listening(reach, cluster).items() for a in found - before[h]}
     assert {f"127.0.0.1:{page.port}" for page in pages} <= added

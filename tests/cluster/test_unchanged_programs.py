@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.cluster.others_programs import ACCELERATE_LAUNCH, example
 from tests.cluster.own_programs import Own
@@ -24,7 +24,7 @@ print(dist.get_rank(), "of", dist.get_world_size(), flush=True)
 """
 
 
-def test_programs_of_others_run_unchanged(own: Own, mpi4py: str, lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_programs_of_others_run_unchanged(own: Own, mpi4py: str, lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """A C program compiled there, mpi4py's own tests of allreduce, and a shell script of the distribution."""
     reach.run([cluster.master], f"mpicc -o /shared/hello {mpi4py}/source/demo/helloworld.c").check()
     tests = ["python", f"{mpi4py}/source/test/main.py", "-v", "-i", "test_cco_obj", "-k", "testAllreduce"]

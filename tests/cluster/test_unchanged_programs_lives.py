@@ -9,7 +9,7 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.tagged_processes import list_script
 from lab.record import Lab
 from tests.cluster.others_programs import ACCELERATE_LAUNCH, example
@@ -120,7 +120,7 @@ class Kind:
     limit_s: float = 400.0  # until it has begun, on a machine that others keep busy
 
 
-def on(reach: Reach, host: Host, job: str, number: str, of: str) -> None:
+def on(reach: Executor, host: Host, job: str, number: str, of: str) -> None:
     """A signal for what runs of the program there: for one rank's first process, or for all that there is of it."""
     ours = f"$({list_script('DLAMI_JOB', job)} | awk '{{print $1}}')"
     pick = {
@@ -132,7 +132,7 @@ def on(reach: Reach, host: Host, job: str, number: str, of: str) -> None:
     reach.run([host], f"kill -{number} $({some})").check()
 
 
-def life(own: Own, lab: Lab, cluster: Cluster, reach: Reach, kind: Kind) -> None:
+def life(own: Own, lab: Lab, cluster: Cluster, reach: Executor, kind: Kind) -> None:
     """All that may befall a job, and what is said of it; what ends it comes from outside, the program is what it is."""
     last = cluster.hosts[int(kind.hosts[-1])]
     job = begun(
@@ -193,7 +193,7 @@ def test_c_mpi4py_and_a_shell_s_program_live_as_jobs(
     mpi4py: str,
     lab: Lab,
     cluster: Cluster,
-    reach: Reach,
+    reach: Executor,
 ) -> None:
     """Side by side: a C program over two hosts, mpi4py and a shell's loop on one each."""
     folder = lab.shared / "own"
@@ -227,7 +227,7 @@ def test_heavy_ones_live_as_jobs_unchanged(
     name: str,
     lab: Lab,
     cluster: Cluster,
-    reach: Reach,
+    reach: Executor,
 ) -> None:
     """Horovod's example; PyTorch's own of a training on ImageNet, whose ranks meet through gloo, and which does without
     DistributedDataParallel where there is no GPU; a script with that below torchrun, and below Accelerate's launcher.

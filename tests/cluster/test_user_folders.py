@@ -11,9 +11,9 @@ import pytest
 from cluster import last_run
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.inventory import Access, Cluster
+from cluster.inventory import Cluster, SshSettings
 from cluster.ssh import connections
-from cluster.ssh.options import Way
+from cluster.ssh.options import Route
 from cluster.user_folders import cache_folder, home_folder, runtime_folder
 
 HERE = Host(rank=0, address="localhost", slots=1)
@@ -75,7 +75,7 @@ def test_sockets_go_elsewhere_where_the_named_folder_cannot_hold_them(
 
     assert folder.parent != Path(os.environ["XDG_RUNTIME_DIR"])
     assert (os.getuid(), 0o700) == ((found := folder.stat()).st_uid, stat.S_IMODE(found.st_mode))
-    assert len(str(Way("10.0.0.1", Access()).socket)) + 17 <= 107
+    assert len(str(Route("10.0.0.1", SshSettings()).socket)) + 17 <= 107
     assert folder == runtime_folder(), "the next task finds the same"
 
 
@@ -143,7 +143,7 @@ def test_a_machine_without_ssh_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         monkeypatch.setenv("PATH", folder)
-        said = connections.connect(Way("10.0.0.1", Access()), 1.0)
+        said = connections.connect(Route("10.0.0.1", SshSettings()), 1.0)
 
     assert said
     assert "'ssh'" in said

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.kube.server import Server
+from lab.kube.server import ApiServer
 from lab.kube.store import Store
 from tests.eks.few_pods import FewPods
 from tests.eks.strict import TOOLS, KubeTools
@@ -30,15 +30,15 @@ def logs(tmp_path: Path) -> FewPods:
 
 
 @pytest.fixture
-def api(store: Store, logs: FewPods, tmp_path: Path) -> Iterator[Server]:
+def api(store: Store, logs: FewPods, tmp_path: Path) -> Iterator[ApiServer]:
     """An API that serves the store."""
-    server = Server(store, logs, tmp_path, "api")
+    server = ApiServer(store, logs, tmp_path, "api")
     yield server
     server.close()
 
 
 @pytest.fixture
-def operators_kubectl(api: Server, kube: KubeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def operators_kubectl(api: ApiServer, kube: KubeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own way to kubectl leads to that API."""
     for name, value in {
         "KUBECONFIG": api.kubeconfig,

@@ -14,10 +14,10 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.jobs.program import Program
-from cluster.jobs.record import JobPaths, Progress, Status
+from cluster.jobs.record import JobPaths, JobStatus, TrainingProgress
 from cluster.jobs.spec import JobSpec
 from cluster.jobs.state import JobState
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.ssh.onhost.frame import framed
 from dlami.tasks import eks as typed_eks
 from dlami.tasks.eks import EksTrainOptions
@@ -234,7 +234,7 @@ def test_a_training_is_shown_with_its_pods_and_how_far_it_is(objects: Objects, m
     waits = pod("w-0", "worker", "x", phase="Pending", conditions=[no_room])
     objects.kinds = {KIND: [made, training("b-1", "Failed")], "pods": [pod("l-0", "launcher"), waits]}
     monkeypatch.setattr(
-        job_view, "ask", lambda _kubectl, name: Progress(step=7, time=1.0, images_per_s=2.0, left_s=90.0)
+        job_view, "ask", lambda _kubectl, name: TrainingProgress(step=7, time=1.0, images_per_s=2.0, left_s=90.0)
     )
 
     def shown(name: str) -> job_view.EksJobView:
@@ -305,15 +305,17 @@ def test_a_launcher_that_is_started_again_does_not_begin_anew(
     (launcher._folder / "submission").write_text(kept)
     begun: list[Any] = []
     spec = JobSpec(name="a", program=Program(trainer="m", words=()))
-    monkeypatch.setattr(launcher, "_settled", lambda: Status(state=JobState.FAILED, attempt=2))
+    monkeypatch.setattr(launcher, "_settled", lambda: JobStatus(state=JobState.FAILED, attempt=2))
     monkeypatch.setattr(launcher, "_final", lambda _status: None)
     monkeypatch.setattr(launcher, "_reached", lambda: SimpleNamespace(hosts=()))
     monkeypatch.setattr(launcher, "_followed", lambda: 0)
     monkeypatch.setattr(launchers, "that_train", lambda _hosts: ())
     monkeypatch.setattr(launchers, "view", lambda _paths: SimpleNamespace(status=SimpleNamespace(attempt=2)))
     monkeypatch.setattr(launchers, "next_attempt", lambda *_: spec)
-    monkeypatch.setattr(launchers, "Reach", lambda _cluster: contextlib.nullcontext())
-    monkeypatch.setattr(launchers, "Jobs", lambda *_: SimpleNamespace(plan=lambda spec, **_: spec, submit=begun.append))
+    monkeypatch.setattr(launchers, "Executor", lambda _cluster: contextlib.nullcontext())
+    monkeypatch.setattr(
+        launchers, "JobsClient", lambda *_: SimpleNamespace(plan=lambda spec, **_: spec, submit=begun.append)
+    )
 
     assert 0 == launcher._seen_through()
     assert [words] == [one.program.words for one in begun]
@@ -493,14 +495,17 @@ def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> N
     launcher._order, launcher._folder = order, tmp_path / ".eks"
     launcher._paths = JobPaths(tmp_path / "jobs/a-1")
 
-    def status(state: JobState, by: Ending | None = None) -> Status:
-        return Status(state=state, ended_by=by) if by else Status(state=state)
+    def status(state: JobState, by: FailureKind | None = None) -> JobStatus:
+        return JobStatus(state=state, ended_by=by) if by else JobStatus(state=state)
 
     table = [
         (status(JobState.SUCCEEDED), 0, 0),
         (status(JobState.FAILED), 1, 1),
-        (status(JobState.FAILED, Ending.STOPPED), 0, 0),
-        *((status(JobState.FAILED, by), None, 143) for by in (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)),
+        (status(JobState.FAILED, FailureKind.STOPPED), 0, 0),
+        *(
+            (status(JobState.FAILED, by), None, 143)
+            for by in (FailureKind.SUPERVISOR, FailureKind.MASTER, FailureKind.NOTICE)
+        ),
     ]
     for one, final, code in table:
         assert (final, code) == (launcher._final(one), exit_code(one))
@@ -508,7 +513,7 @@ def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> N
     launcher._order = flat_order(heal=False)
     assert [1, 143, 1] == [
         launcher._final(status(*how))
-        for how in ((JobState.LOST,), (JobState.FAILED, Ending.MASTER), (JobState.FAILED,))
+        for how in ((JobState.LOST,), (JobState.FAILED, FailureKind.MASTER), (JobState.FAILED,))
     ]
     launcher._keep_submission()
     assert "s1" == (tmp_path / ".eks/submission").read_text()

@@ -16,7 +16,7 @@ import yaml
 
 from eks.kubectl import Kubectl
 from lab.kube.kinds import kind
-from lab.kube.server import Server
+from lab.kube.server import ApiServer
 from lab.kube.store import Store
 from tests.conftest import PATIENCE_S
 
@@ -24,7 +24,7 @@ Ask = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def kubectl(api: Server, kube: Any, tmp_path: Path) -> Ask:
+def kubectl(api: ApiServer, kube: Any, tmp_path: Path) -> Ask:
     """kubectl on it."""
 
     def ask(*words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":

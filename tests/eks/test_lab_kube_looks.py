@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError
-from cluster.jobs.record import Progress
+from cluster.jobs.record import TrainingProgress
 from eks.document import read
 from eks.kubectl import Kubectl
 from eks.progress import ask
@@ -78,7 +78,7 @@ def test_a_launcher_says_how_far_its_training_is(operator: Operator, monkeypatch
     )
     kubectl = Kubectl(namespace=NAMESPACE)
 
-    def said() -> Progress | None:
+    def said() -> TrainingProgress | None:
         pods = operator.pods.pods_of(job, "launcher")
         try:
             return ask(kubectl, pods[0]["metadata"]["name"]) if pods else None

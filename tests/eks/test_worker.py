@@ -24,9 +24,9 @@ from tests.conftest import PATIENCE_S, wait_for
 SERVE = """
 import sys
 from pathlib import Path
-from eks.worker import Worker
+from eks.worker import PodWorker
 notice, ranks, grace_s = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-sys.exit(Worker(sys.argv[4:], notice, grace_s, ranks.exists).serve())
+sys.exit(PodWorker(sys.argv[4:], notice, grace_s, ranks.exists).serve())
 """
 
 

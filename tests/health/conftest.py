@@ -9,7 +9,7 @@ import pytest
 from cluster.health.places import NEARLY_FULL_SHARE
 from cluster.hosts import Host
 from cluster.locate import LABS
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 from lab.record import Lab
 
@@ -29,12 +29,12 @@ _AS_BEFORE = """\
 rm /usr/local/bin/dmesg; umount /proc/meminfo; ! mountpoint -q /proc/pressure/memory || umount /proc/pressure/memory"""
 
 
-def make_calm(reach: Reach, hosts: Sequence[Host]) -> None:
+def make_calm(reach: Executor, hosts: Sequence[Host]) -> None:
     """Kernel log and memory of these lab hosts are well, whatever this machine's are."""
     reach.run(hosts, _CALM).check()
 
 
-def make_as_before(reach: Reach, hosts: Sequence[Host]) -> None:
+def make_as_before(reach: Executor, hosts: Sequence[Host]) -> None:
     """They say what this machine's are again."""
     reach.run(hosts, _AS_BEFORE).check()
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.health import routes
 from cluster.health.onhost import peers
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
@@ -48,7 +48,7 @@ def test_a_host_whose_packets_get_lost_is_watched(again: dict[str, int], named: 
     assert list(named) == list(found)
     for host, others in named.items():
         (problem,) = found[host]
-        assert (Verdict.WATCH, False) == (problem.verdict, problem.unfit)
+        assert (Severity.WATCH, False) == (problem.verdict, problem.unfit)
         assert f"packets between it and {others} get lost" in problem.what
 
 

@@ -17,11 +17,11 @@ from cluster.health.onhost import peers, probe
 from cluster.health.questions import may_be_busy, silence_problem
 from cluster.health.quick_check import look_at_hosts
 from cluster.health.system import NETWORK
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
 from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.result import Result
 
 HOST = Host(rank=0, address="10.0.0.1", slots=8)
@@ -45,8 +45,8 @@ def hanging(path: str, mounts: str = MOUNTS, *, stuck: bool = False, disk_works:
 def test_a_dead_network_mount_is_detached(path: Any) -> None:
     """Nothing else waits for it."""
     assert f"'umount -lf {path} && mount {path}'" in hanging(path).command
-    assert Verdict.RESTART_JOB == hanging(path).verdict
-    assert Verdict.REBOOT == hanging(path, stuck=True).verdict
+    assert Severity.RESTART_JOB == hanging(path).verdict
+    assert Severity.REBOOT == hanging(path, stuck=True).verdict
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/home", "/home/ubuntu", "/tmp", "/dev/shm", "/usr/share/data", "/data"])
@@ -56,7 +56,7 @@ def test_no_folder_of_the_system_is_ever_detached(path: Any, mounts: Any) -> Non
     for stuck in (False, True):
         said = hanging(path, mounts, stuck=stuck)
         assert "umount" not in said.command
-        assert (Verdict.REBOOT, True) == (said.verdict, said.unfit)
+        assert (Severity.REBOOT, True) == (said.verdict, said.unfit)
 
 
 @given(
@@ -73,7 +73,7 @@ def test_a_slow_disk_that_works_is_watched() -> None:
     """Busy with a checkpoint, say: that is no reason to refuse the host."""
     said = hanging("/", disk_works=True)
 
-    assert (Verdict.WATCH, False) == (said.verdict, said.unfit)
+    assert (Severity.WATCH, False) == (said.verdict, said.unfit)
     assert "/ is slow: a file was not written within 6 s, while its disk works" == said.what
 
 
@@ -107,7 +107,7 @@ def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason: Any) -
     is_ours.add(Reason.NOT_BEGUN)
 
     assert (reason not in is_ours) == ("replaced" in said.do)
-    assert (Verdict.UNKNOWN, True) == (said.verdict, said.unfit)
+    assert (Severity.UNKNOWN, True) == (said.verdict, said.unfit)
     assert str(failure)[:100] in said.what
 
 
@@ -161,7 +161,7 @@ def test_a_look_does_not_make_the_shared_folder(tmp_path: Path) -> None:
     """It is unfit for lack of it, and still is at the next look."""
     cluster = this_machine(tmp_path, shared=tmp_path / "not-mounted")
     for _ in range(2):
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             report = look_at_hosts(reach, cluster, cluster.hosts)
         assert any(p.what == f"{cluster.shared} is not there" for p in report.problems[cluster.master])
         assert any("not in the history" in note for note in report.notes)
@@ -178,7 +178,7 @@ def test_beside_a_host_that_does_not_answer_all_reduce_is_not_measured(
     cluster = load_cluster(str(tmp_path))
     master, silent = cluster.hosts
     monkeypatch.setattr(net, "refuse_busy", lambda *_: {} if says_if_busy else {silent: "no such name"})
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = net.measure_network(reach, cluster, cluster.hosts)
 
     unsaid = "nowhere.invalid: not measured, it does not say whether a job runs there: no such name"
@@ -204,7 +204,7 @@ def test_what_is_written_makes_folders_in_the_shared_one_only(tmp_path: Path) ->
 def test_a_host_without_the_project_is_unfit(tmp_path: Path) -> None:
     """With the command that puts it there, and no word on versions that it cannot have."""
     cluster = this_machine(tmp_path, shared=tmp_path, project=tmp_path / "project")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = look_at_hosts(reach, cluster, cluster.hosts)
     found = [p for p in report.problems[cluster.master] if p.check == "project"]
 

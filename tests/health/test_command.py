@@ -15,7 +15,7 @@ import pytest
 
 from cluster.health.quick_check import look_at_hosts
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab.record import Lab
 from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.health.conftest import OWN_DISK_IS_FULL, make_as_before, make_calm
@@ -29,15 +29,15 @@ WELL = 1 if OWN_DISK_IS_FULL else 0  # the exit code of a look at hosts that are
 def calm(session_lab: Lab) -> Iterator[Any]:
     """This machine's own kernel log and memory are not judged here."""
     cluster = load_cluster(f"lab:{session_lab.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         make_calm(reach, cluster.hosts)
     yield
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         make_as_before(reach, cluster.hosts)
 
 
 @pytest.fixture
-def full(cluster: Cluster, reach: Reach) -> Iterator[Any]:
+def full(cluster: Cluster, reach: Executor) -> Iterator[Any]:
     """Rank 2's /dev/shm is full, until the test is over."""
     host = cluster.hosts[2]
     reach.run([host], FULL).check()
@@ -63,7 +63,7 @@ def test_exit_codes_and_json(inv: Inv, cluster: Cluster, full: Any) -> None:
     assert OWN_DISK_IS_FULL or re.fullmatch(r"all 3 hosts are well \(quick, [\d.]+ s\)\n", well.stdout)
 
 
-def test_history_says_what_changed_and_who_was_unfit_before(inv: Inv, cluster: Cluster, reach: Reach) -> None:
+def test_history_says_what_changed_and_who_was_unfit_before(inv: Inv, cluster: Cluster, reach: Executor) -> None:
     """A fault comes, stays, goes: --since says so, and the second look in a row says that it is the second."""
     assert WELL == inv("health").returncode
     reach.run([cluster.hosts[1]], FULL).check()
@@ -82,7 +82,7 @@ def test_history_says_what_changed_and_who_was_unfit_before(inv: Inv, cluster: C
     assert (2, True) == (bad.returncode, "expected 'last' or an age like 30m" in bad.stderr)
 
 
-def test_watch_prints_only_changes(lab: Lab, cluster: Cluster, reach: Reach) -> None:
+def test_watch_prints_only_changes(lab: Lab, cluster: Cluster, reach: Executor) -> None:
     """The first look whole, then nothing until something happens."""
     running = subprocess.Popen(
         [sys.executable, "-m", "invoke", "health", "--watch", "--interval", "0.5"],
@@ -141,7 +141,7 @@ def test_this_machine_alone_can_be_looked_at(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
     cluster = load_cluster(str(tmp_path))
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = look_at_hosts(reach, cluster, cluster.hosts)
 
     assert "ok" == report.findings[cluster.master][f"place:{tmp_path}"].verdict.value

@@ -17,7 +17,7 @@ from cluster.health.net import reduce_line, reduce_rates
 from cluster.health.onhost import trust
 from cluster.health.quick_check import QUESTION_OF, compare_hosts
 from cluster.health.ranks.run_ranks import RanksRun
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.join.keys import HostKey, known_hosts
@@ -44,10 +44,10 @@ def clocks(*exchanges: list[float]) -> Any:
     [
         (0.0, None),
         (0.09, None),
-        (-0.11, Verdict.WATCH),
-        (0.9, Verdict.WATCH),
-        (1.1, Verdict.RESTART_JOB),
-        (-40.0, Verdict.RESTART_JOB),
+        (-0.11, Severity.WATCH),
+        (0.9, Severity.WATCH),
+        (1.1, Severity.RESTART_JOB),
+        (-40.0, Severity.RESTART_JOB),
     ],
 )
 def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s: Any, verdict: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s: Any, verdict: Any) -
     problems = clocks(exchange(offset_s, 0.001))
 
     assert [verdict] * bool(verdict) == [p.verdict for p in problems]
-    assert all(p.unfit == (verdict is Verdict.RESTART_JOB) for p in problems)
+    assert all(p.unfit == (verdict is Severity.RESTART_JOB) for p in problems)
 
 
 @pytest.mark.parametrize("odd", range(5))
@@ -147,7 +147,7 @@ def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(
     """No answer, or a part of one, is no other version, and not ok."""
     found = found_with(**{question.replace("-", "_"): Answer(status=status)})
 
-    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found[check].items()}
+    assert {LAST: [Severity.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found[check].items()}
     assert {LAST} == {h for hosts in found.values() for h in hosts}
 
 
@@ -250,7 +250,7 @@ def test_ssh_from_node_to_node_is_named_once_by_its_reason() -> Any:
         "it cannot ssh to 10.0.0.3: root: Permission denied (publickey).",
         "there was no time to ssh from it to 10.0.0.5",
     ] == [p.what for p in found[HOSTS[1]]]
-    assert [Verdict.WATCH, Verdict.UNKNOWN] == [p.verdict for p in found[HOSTS[1]]]
+    assert [Severity.WATCH, Severity.UNKNOWN] == [p.verdict for p in found[HOSTS[1]]]
     assert {} == routes.node_problems(texts, HOSTS, [HOSTS[1]])
     assert {} == routes.node_problems(texts, [HOSTS[1], HOSTS[3]])
 
@@ -389,10 +389,10 @@ def test_a_master_that_trusts_nobody_is_unfit() -> None:
     (master,) = compare.trust_problems(trusts({MASTER: set(HOSTS)}))[MASTER]
     (worker,) = compare.trust_problems(trusts({LAST: set(HOSTS)}))[LAST]
 
-    assert (True, Verdict.RESTART_JOB) == (master.unfit, master.verdict)
+    assert (True, Severity.RESTART_JOB) == (master.unfit, master.verdict)
     assert "it does not know the SSH host key of 10.0.0.2, 10.0.0.3, 10.0.0.4 and 1 more" == master.what
     assert f"scp {HOSTS[1].address}:.ssh/known_hosts" in master.command
-    assert (False, Verdict.WATCH) == (worker.unfit, worker.verdict)
+    assert (False, Severity.WATCH) == (worker.unfit, worker.verdict)
     assert {} == compare.trust_problems(trusts({}))
 
 
@@ -442,7 +442,7 @@ def test_a_host_without_efa_is_unfit_only_beside_others_that_have_it() -> None:
     found = fabric.card_problems({a: card, b: none, c: card}, same)
 
     assert [b] == list(found)
-    assert (Verdict.REPLACE, True) == (found[b][0].verdict, found[b][0].unfit)
+    assert (Severity.REPLACE, True) == (found[b][0].verdict, found[b][0].unfit)
     assert "2 other hosts of its type g5.8xlarge have one" in found[b][0].what
     assert {} == fabric.card_problems({a: none, b: none}, same)
     assert {} == fabric.card_problems({a: card, b: none}, {a: "p4d.24xlarge", b: "g5.8xlarge"})

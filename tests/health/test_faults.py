@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cluster.health.quick_check import look_at_hosts
-from cluster.health.report import Report
+from cluster.health.report import HealthReport
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from tests.health import faults
 from tests.health.conftest import OWN_DISK_IS_FULL, make_calm
 
@@ -17,21 +17,21 @@ SCREEN = 48  # lines
 
 
 @pytest.fixture(scope="module")
-def looks(new_lab: Any) -> tuple[Report, dict[faults.Fault, Host], Report]:
+def looks(new_lab: Any) -> tuple[HealthReport, dict[faults.Fault, Host], HealthReport]:
     """A look at 18 hosts that are well, where each fault then was made, and a look at that."""
     lab = new_lab(18)
     cluster = load_cluster(f"lab:{lab.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         make_calm(reach, cluster.hosts)
         faults.shell_that_talks(reach, cluster.hosts[1])
         well = without_own_disk(look_at_hosts(reach, cluster, cluster.hosts))
     where = dict(zip(faults.EVERY, cluster.hosts[2:], strict=False))
     faults.make(where, lab, cluster)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         return well, where, without_own_disk(look_at_hosts(reach, cluster, cluster.hosts))
 
 
-def without_own_disk(report: Report) -> Report:
+def without_own_disk(report: HealthReport) -> HealthReport:
     """The report without what is said of `/` on every host, if this machine's disk is full."""
     if not OWN_DISK_IS_FULL:
         return report

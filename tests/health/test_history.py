@@ -6,31 +6,31 @@ from typing import Any
 
 from cluster.health import command, history
 from cluster.health.check import Answer
-from cluster.health.history import Look
+from cluster.health.history import QuickCheckRecord
 from cluster.health.onhost import readings
-from cluster.health.report import Report
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.report import HealthReport
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 
 HOSTS = tuple(Host(rank=n, address=f"10.0.0.{n}", slots=8) for n in range(4))
 
 
-BAD = Problem(check="space", what="/ is full", means="m", verdict=Verdict.RESTART_JOB, do="d")
+BAD = Problem(check="space", what="/ is full", means="m", verdict=Severity.RESTART_JOB, do="d")
 
 
-ODD = Problem(check="load", what="busy", means="m", verdict=Verdict.WATCH, do="d", unfit=False)
+ODD = Problem(check="load", what="busy", means="m", verdict=Severity.WATCH, do="d", unfit=False)
 
 
-def report(bad: str = "", odd: str = "", before: tuple[Look, ...] = (), hosts: int = 3) -> Report:
+def report(bad: str = "", odd: str = "", before: tuple[QuickCheckRecord, ...] = (), hosts: int = 3) -> HealthReport:
     """A look at some hosts; the ranks of those that are unfit, and of those to watch."""
     problems = {h: (BAD,) * (str(h.rank) in bad) + (ODD,) * (str(h.rank) in odd) for h in HOSTS[:hosts]}
-    return Report(rung="quick", problems=problems, findings={}, seconds=1.25, before=before)
+    return HealthReport(rung="quick", problems=problems, findings={}, seconds=1.25, before=before)
 
 
-def look(bad: str = "", time: str = "2026-11-23T00:00:00+00:00") -> Look:
+def look(bad: str = "", time: str = "2026-11-23T00:00:00+00:00") -> QuickCheckRecord:
     said = [{"check": "space", "what": "/ is full", "unfit": True}]
     hosts = {h.address: {"boot": "b", "uptime": 5, "problems": said * (str(h.rank) in bad)} for h in HOSTS}
-    return Look(time=time, rung="quick", hosts=hosts)
+    return QuickCheckRecord(time=time, rung="quick", hosts=hosts)
 
 
 def test_looks_before_count_back_to_the_first_in_which_a_host_was_fit() -> None:

@@ -11,7 +11,7 @@ from cluster.health import checks, fabric, gpu, xid
 from cluster.health.check import About, Answer, finding_on
 from cluster.health.onhost import probe
 from cluster.health.questions import read_answers
-from cluster.health.verdict import Unreadable, Verdict
+from cluster.health.verdict import Severity, Unreadable
 from cluster.hosts import Host
 
 P4D, G4DN = known_types()["p4d.24xlarge"], known_types()["g4dn.xlarge"]
@@ -42,15 +42,15 @@ def errors(recovery: int = 0, replay: int = 0, crc: int = 0) -> str:
     [
         ([errors(), errors()], None, None),
         ([errors(), "<inactive>"], None, None),
-        ([errors(recovery=2), errors(recovery=1, crc=4)], "NVLink: 3 recoveries", Verdict.RESET_GPU),
-        ([errors(replay=1), errors(crc=2)], "NVLink: 1 Replay error, 2 CRC errors", Verdict.WATCH),
-        ([errors(crc=1)], "NVLink: 1 CRC error", Verdict.WATCH),
+        ([errors(recovery=2), errors(recovery=1, crc=4)], "NVLink: 3 recoveries", Severity.RESET_GPU),
+        ([errors(replay=1), errors(crc=2)], "NVLink: 1 Replay error, 2 CRC errors", Severity.WATCH),
+        ([errors(crc=1)], "NVLink: 1 CRC error", Severity.WATCH),
     ],
 )
 def test_errors_of_links_are_counted(said: list[str], what: str | None, verdict: Any) -> None:
     """A link that went down makes the host unfit; data that was sent again is watched."""
     found = fabric.nvlink_error_problems(links(said), about())
-    assert ([(what, verdict, verdict is Verdict.RESET_GPU)] if what else []) == [
+    assert ([(what, verdict, verdict is Severity.RESET_GPU)] if what else []) == [
         (p.what, p.verdict, p.unfit) for p in found
     ]
 
@@ -90,7 +90,7 @@ def test_only_silence_that_came_whole_is_an_answer() -> None:
     ways = (lost, Answer(status="failed", code=9), Answer(status="timeout", seconds=5.0), whole)
 
     found = [finding_on(NVLINK, {"nvlink": one}, about()).verdict for one in ways]
-    assert [Verdict.UNKNOWN] * 3 + [Verdict.OK] == found
+    assert [Severity.UNKNOWN] * 3 + [Severity.OK] == found
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_only_silence_that_came_whole_is_an_answer() -> None:
 def test_why_a_driver_hangs_may_be_in_the_kernel_log(log: str, stuck: bool, what: str, means: str) -> None:
     """Which was read before it was asked."""
     found = gpu.driver_hangs(Answer(status="timeout", seconds=4.2, stuck=stuck), about(kernel_log=log))
-    assert (what, Verdict.REBOOT) == (found.what, found.verdict)
+    assert (what, Severity.REBOOT) == (found.what, found.verdict)
     assert found.means.startswith(means)
 
 

@@ -9,7 +9,7 @@ from cluster.health.deep import measure_hosts
 from cluster.health.net import measure_network, measure_pairs
 from cluster.health.pairing import pair_problems
 from cluster.inventory import load_cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from lab import lab as labs
 
 
@@ -24,7 +24,7 @@ def test_the_slow_card_is_named_and_no_other(eight: Any) -> None:
     for host in eight.hosts:
         labs.slow(eight, host, mbit=20 if host.rank == 5 else 200, delay_ms=None)
     cluster = load_cluster(f"lab:{eight.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         pairs = measure_pairs(reach, cluster.hosts, way_s=1.5, streams=2)
     found = pair_problems(pairs)
 
@@ -39,7 +39,7 @@ def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight: Any)
     not stored."""
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = measure_network(reach, cluster, cluster.hosts[:2])
     kept = list((eight.shared / "health/baselines").glob("*.json"))
 
@@ -54,7 +54,7 @@ def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight: Any)
 
     faster = {"runs": [{"rates": {name: 1000 * rate for name, rate in rates.items()}}]}
     kept[0].write_text(json.dumps(faster))
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         again = measure_network(reach, cluster, cluster.hosts[:2])
     fell = [p for p in again.problems[cluster.hosts[1]] if p.check == "all-reduce"]
 
@@ -67,7 +67,7 @@ def test_deep_measures_each_host_and_runs_horovod_over_all(eight: Any) -> None:
     """Memory and disk of three hosts, and a sum over all ranks that is right."""
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         report = measure_hosts(reach, cluster, cluster.hosts[:3])
 
     assert not report.unfit, str(report)
@@ -80,7 +80,7 @@ def test_a_host_where_horovod_is_broken_is_named(eight: Any) -> None:
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")
     broken = cluster.hosts[1]
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         package = f"$(echo {cluster.project}/.venv/lib/python3*/site-packages/horovod/tensorflow)"
         reach.run([broken], f"mount -t tmpfs tmpfs {package}").check()
         try:

@@ -7,25 +7,25 @@ import pytest
 
 from cluster.errors import ConfigError
 from cluster.health.command import news, show_health
-from cluster.health.history import Look
-from cluster.health.report import Report
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.history import QuickCheckRecord
+from cluster.health.report import HealthReport
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 
 HOSTS = tuple(Host(rank=n, address=f"10.0.0.{n}", slots=8) for n in range(3))
-FULL = Problem(check="space", what="/dev/shm is full", means="m", verdict=Verdict.RESTART_JOB, do="d")
+FULL = Problem(check="space", what="/dev/shm is full", means="m", verdict=Severity.RESTART_JOB, do="d")
 KNOWN = {"check": "space", "what": "/dev/shm is full", "unfit": True}
 
 
-def report(*bad: int, before: Any = None) -> Report:
+def report(*bad: int, before: Any = None) -> HealthReport:
     """A look that found these hosts full, after one that had found those of `before` so."""
     looks = []
     if before is not None:
         seen = {h.address: {"problems": [KNOWN] if h.rank in before else []} for h in HOSTS}
-        looks = [Look(time="2026-11-23T00:00:00+00:00", rung="quick", hosts=seen)]
+        looks = [QuickCheckRecord(time="2026-11-23T00:00:00+00:00", rung="quick", hosts=seen)]
     problems = {h: (FULL,) if h.rank in bad else () for h in HOSTS}
-    return Report(rung="quick", problems=problems, findings={h: {} for h in HOSTS}, seconds=1.0, before=looks)
+    return HealthReport(rung="quick", problems=problems, findings={h: {} for h in HOSTS}, seconds=1.0, before=looks)
 
 
 def test_what_is_new_or_gone_is_told() -> None:

@@ -15,12 +15,12 @@ from cluster.health import checks
 from cluster.health.check import About, Answer, finding_on
 from cluster.health.onhost import probe, readings
 from cluster.health.questions import gpu_questions, read_answers, records
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.kill.onhost import leftovers
 from cluster.setup.onhost import settings
 from cluster.top.onhost.gpus import Gpus
-from cluster.top.reading import Gpu, gpu_of
+from cluster.top.reading import gpu_of
 from tests.conftest import PATIENCE_S
 
 HOLDER = Path(__file__).with_name("holds_gpu_memory.py")
@@ -57,10 +57,10 @@ def test_every_check_of_gpus_can_read_its_answer(gpus: int) -> None:
     """None is unknown, and the GPUs are counted."""
     found, about = answers(), About(host=Host(rank=0, address="localhost", slots=gpus), gpus_on_bus=8)
     said = {check.name: finding_on(check, found, about) for check in checks.GPU}
-    unread = {name: (one.note, one.problems) for name, one in said.items() if one.verdict is Verdict.UNKNOWN}
+    unread = {name: (one.note, one.problems) for name, one in said.items() if one.verdict is Severity.UNKNOWN}
 
     assert not unread
-    assert Verdict.OK is said["gpu-count"].verdict
+    assert Severity.OK is said["gpu-count"].verdict
     assert not checks.driver_missing(found, about)
 
 
@@ -69,7 +69,7 @@ def test_who_holds_memory_is_named_with_whose_it_is(holder: int) -> None:
     about = About(host=Host(rank=0, address="localhost", slots=1), gpus_on_bus=8)
     check = next(c for c in checks.GPU if c.name == "gpu-strays")
     mine = [p for p in finding_on(check, answers(), about).problems if f"process {holder} " in p.what]
-    listed = [one for one in leftovers.look(leftovers.Request([], [])) if one["pid"] == holder]
+    listed = [one for one in leftovers.look(leftovers.LeftoversArguments([], [])) if one["pid"] == holder]
 
     assert 1 == len(mine) and "of no job holds" in mine[0].what and mine[0].unfit
     assert ["no job's"] == [one["fate"] for one in listed] and listed[0]["gpu_mb"] >= 256
@@ -99,7 +99,7 @@ def test_what_is_watched_and_set_is_told_of_every_gpu(gpus: int) -> None:
     assert all(set(settings.GPU_FIELDS) == set(one) for one in settable)
 
 
-def is_sound(gpu: Gpu) -> bool:
+def is_sound(gpu: GpuState) -> bool:
     """Within what a GPU can be."""
     assert None not in (gpu.use, gpu.memory_used, gpu.memory_total, gpu.celsius, gpu.watts, gpu.watts_limit)
     return 0 <= gpu.use <= 1 and 0 <= gpu.memory_used < gpu.memory_total and 0 < gpu.watts < 2 * gpu.watts_limit

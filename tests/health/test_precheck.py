@@ -5,34 +5,34 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cluster.health.check import Answer
-from cluster.health.precheck import Sight, _is_late, _questions, in_two_looks
+from cluster.health.precheck import HealthIssue, _is_late, _questions, in_two_looks
 from cluster.health.questions import SMI_S
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(4)]
 CLUSTER = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
-LOST = Sight(why="Xid 79", verdict=Verdict.REBOOT)
+LOST = HealthIssue(why="Xid 79", verdict=Severity.REBOOT)
 
 
 def test_a_host_that_was_only_slow_is_well_when_it_answers() -> None:
     """The second look counts for those that the first gave no answer of, and is at no others."""
     well, slow, dead, sick = (h.address for h in HOSTS)
-    looks: list[Mapping[str, Sight | None]] = [{slow: None, dead: None, sick: LOST}, {dead: None}]
+    looks: list[Mapping[str, HealthIssue | None]] = [{slow: None, dead: None, sick: LOST}, {dead: None}]
     asked = []
 
-    def look(hosts: Sequence[Host], patient: bool) -> Mapping[str, Sight | None]:
+    def look(hosts: Sequence[Host], patient: bool) -> Mapping[str, HealthIssue | None]:
         asked.append(([h.address for h in hosts], patient))
         return looks[len(asked) - 1]
 
-    assert {sick: LOST, dead: Sight(why="did not answer in time, asked twice")} == in_two_looks(look, HOSTS)
+    assert {sick: LOST, dead: HealthIssue(why="did not answer in time, asked twice")} == in_two_looks(look, HOSTS)
     assert [([well, slow, dead, sick], False), ([slow, dead], True)] == asked
 
 
 def test_a_fault_that_only_the_second_look_sees_counts() -> None:
     """And without anybody late there is no second look."""
-    looks: list[Mapping[str, Sight | None]] = [{HOSTS[1].address: None}, {HOSTS[1].address: LOST}, {}]
+    looks: list[Mapping[str, HealthIssue | None]] = [{HOSTS[1].address: None}, {HOSTS[1].address: LOST}, {}]
 
     assert {HOSTS[1].address: LOST} == in_two_looks(lambda *_: looks.pop(0), HOSTS)
     assert {} == in_two_looks(lambda *_: looks.pop(0), HOSTS)

@@ -22,7 +22,7 @@ from cluster.health.check import About, Answer, Check, finding_on
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
 from cluster.health.quick_check import LIMITS, about_host
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from tests.walking import walked
@@ -63,12 +63,12 @@ def read(path: Path) -> tuple[dict[str, str], str]:
     return fields, "".join(lines[len(header) :])
 
 
-def found(case: Case, output: str) -> tuple[Verdict, list[str]]:
+def found(case: Case, output: str) -> tuple[Severity, list[str]]:
     """What the case's check says of an output: its verdict, and `verdict | what was seen` of each problem."""
     return judged(case, Answer(status="ok", out=output))
 
 
-def judged(case: Case, answer: Answer) -> tuple[Verdict, list[str]]:
+def judged(case: Case, answer: Answer) -> tuple[Severity, list[str]]:
     """The same of an answer, whole or not."""
     fields, _ = read(case.path)
     about = About(
@@ -79,7 +79,7 @@ def judged(case: Case, answer: Answer) -> tuple[Verdict, list[str]]:
     )
     check = CHECKS[case.check]
     finding = finding_on(check, {check.question: answer}, about)
-    assert finding.verdict is not Verdict.NOT_APPLICABLE, "the check did not look at it"
+    assert finding.verdict is not Severity.NOT_APPLICABLE, "the check did not look at it"
     return finding.verdict, [f"{p.verdict.value} | {p.what}" for p in finding.problems]
 
 
@@ -146,7 +146,7 @@ def test_what_is_cut_anywhere_is_unknown_or_has_the_verdict_it_had(case: Case) -
     assert [] == misjudged(case, damages(read(case.path)[1], everywhere=True))
 
 
-def misjudged(case: Case, every: Iterator[str]) -> list[tuple[Verdict, str]]:
+def misjudged(case: Case, every: Iterator[str]) -> list[tuple[Severity, str]]:
     """Return another verdict than the whole output's or unknown, beside the end of each damaged output that gets it."""
     _, output = read(case.path)
     verdict, _ = found(case, output)
@@ -154,7 +154,7 @@ def misjudged(case: Case, every: Iterator[str]) -> list[tuple[Verdict, str]]:
         (said, damaged[-200:])
         for damaged in every
         if damaged not in (output, SILENCE.get(case.check))
-        and (said := found(case, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
+        and (said := found(case, damaged)[0]) not in (verdict, Severity.UNKNOWN)
     ]
 
 
@@ -187,10 +187,10 @@ def test_no_damage_to_an_output_is_a_traceback_or_gets_through(case: Case, data:
     damaged = data.draw(garbled(output))
     verdict, problems = found(case, damaged)
 
-    assert problems or verdict is Verdict.OK or CHECKS[case.check].told_by
+    assert problems or verdict is Severity.OK or CHECKS[case.check].told_by
     sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
     came = judged(case, read_answers({"it": {**sent, "out": damaged}})["it"])[0]
-    assert Verdict.UNKNOWN == came or damaged == output
+    assert Severity.UNKNOWN == came or damaged == output
 
 
 @each_case
@@ -203,8 +203,8 @@ def test_an_answer_that_is_not_what_the_host_sent_is_unknown(case: Case) -> None
     changed = [f"{output}\n", *(part for part in parts if output)]
 
     assert found(case, output) == judged(case, read_answers(json.loads(json.dumps({"it": sent})))["it"])
-    assert {Verdict.UNKNOWN} == {judged(case, read_answers({"it": {**sent, "out": out}})["it"])[0] for out in changed}
-    assert Verdict.UNKNOWN == judged(case, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
+    assert {Severity.UNKNOWN} == {judged(case, read_answers({"it": {**sent, "out": out}})["it"])[0] for out in changed}
+    assert Severity.UNKNOWN == judged(case, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
 
 
 @walked("path", FILES)
@@ -247,7 +247,7 @@ def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     finding = finding_on(check, {check.question: Answer(status="ok", out=output)}, about)
 
-    assert Verdict.UNKNOWN == finding.verdict
+    assert Severity.UNKNOWN == finding.verdict
     assert finding.problems or check.told_by
 
 
@@ -257,7 +257,7 @@ def test_silence_is_never_health(name: Any) -> None:
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     check = CHECKS[name]
 
-    assert Verdict.UNKNOWN == finding_on(check, {check.question: Answer(status="ok")}, about).verdict
+    assert Severity.UNKNOWN == finding_on(check, {check.question: Answer(status="ok")}, about).verdict
 
 
 @walked("name", sorted(CHECKS))
@@ -267,7 +267,7 @@ def test_no_answer_in_time_is_never_ok(name: Any) -> None:
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
     finding = finding_on(check, {check.question: Answer(status="timeout", seconds=6.0)}, about)
 
-    assert finding.verdict not in (Verdict.OK, Verdict.NOT_APPLICABLE)
+    assert finding.verdict not in (Severity.OK, Severity.NOT_APPLICABLE)
     assert finding.problems or check.told_by
 
 
@@ -277,7 +277,7 @@ def test_a_missing_tool_is_not_a_fault(name: Any) -> None:
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=hardware_of("p4d.24xlarge"))
 
-    assert (Verdict.NOT_APPLICABLE, ()) == (
+    assert (Severity.NOT_APPLICABLE, ()) == (
         finding_on(check, {check.question: Answer(status="missing")}, about).verdict,
         finding_on(check, {check.question: Answer(status="missing")}, about).problems,
     )

@@ -3,16 +3,16 @@
 import json
 
 from cluster.health.check import Finding
-from cluster.health.report import Report
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.report import HealthReport
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(8)]
 
 
-def report(problems: dict[Host, tuple[Problem, ...]]) -> Report:
+def report(problems: dict[Host, tuple[Problem, ...]]) -> HealthReport:
     """A look that found these."""
-    return Report(rung="quick", problems=problems, findings={}, seconds=1.0)
+    return HealthReport(rung="quick", problems=problems, findings={}, seconds=1.0)
 
 
 def test_hosts_that_are_well_take_one_line() -> None:
@@ -23,7 +23,7 @@ def test_hosts_that_are_well_take_one_line() -> None:
 
 def test_equal_troubles_are_one_group_with_all_their_hosts() -> None:
     """Their ranks are what --hosts takes, in the line and in the command."""
-    one = Problem(check="c", what="saw it", means="m", verdict=Verdict.WATCH, do="act", command="do --hosts {ranks}")
+    one = Problem(check="c", what="saw it", means="m", verdict=Severity.WATCH, do="act", command="do --hosts {ranks}")
     text = str(report({h: (one,) if h.rank != 3 else () for h in HOSTS}))
 
     assert "unfit  10.0.0.[1-3,5-8] (rank 0-2,4-7): saw it: m" in text
@@ -33,9 +33,9 @@ def test_equal_troubles_are_one_group_with_all_their_hosts() -> None:
 def test_a_look_as_json_has_every_host_with_its_verdicts_and_its_own_command() -> None:
     """Fit or not, each check's verdict, why one had none, and what to do about the host itself."""
     sick, well = HOSTS[:2]
-    one = Problem(check="c", what="saw it", means="m", verdict=Verdict.WATCH, do="act", command="do --hosts {ranks}")
-    found = {sick: {"c": Finding(Verdict.WATCH), "d": Finding(Verdict.UNKNOWN, note="it did not answer")}}
-    look = Report(rung="quick", problems={sick: (one,), well: ()}, findings=found, seconds=1.23456, notes=("n",))
+    one = Problem(check="c", what="saw it", means="m", verdict=Severity.WATCH, do="act", command="do --hosts {ranks}")
+    found = {sick: {"c": Finding(Severity.WATCH), "d": Finding(Severity.UNKNOWN, note="it did not answer")}}
+    look = HealthReport(rung="quick", problems={sick: (one,), well: ()}, findings=found, seconds=1.23456, notes=("n",))
     record = json.loads(json.dumps(look.record()))
 
     assert ("quick", 1.235, ["n"]) == (record["rung"], record["seconds"], record["notes"])

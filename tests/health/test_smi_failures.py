@@ -9,7 +9,7 @@ import pytest
 
 from cluster.health import checks
 from cluster.health.check import About, Answer, Finding, finding_on
-from cluster.health.verdict import Verdict
+from cluster.health.verdict import Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.top.reading import vitals_of
@@ -79,7 +79,7 @@ def test_a_failure_that_is_known_is_one_finding(said: str, code: int, verdict: s
         ((check, of, unfit, what),) = problems(found)
         assert ("gpu-driver", verdict, True) == (check, of, unfit)
         assert what.startswith(f"nvidia-smi: {line}")
-        assert Verdict.OK not in {f.verdict for f in found.values()}
+        assert Severity.OK not in {f.verdict for f in found.values()}
 
 
 @pytest.mark.parametrize(("said", "code"), [("Something new\n", 77), ("", 1), ("Segmentation fault\n", 139), ("", -9)])
@@ -95,7 +95,7 @@ def test_a_host_whose_type_has_no_gpus_has_no_faults_of_them() -> None:
     """The image's driver has nothing to drive there: absence."""
     found = findings(NO_DRIVER, 9, replace(ABOUT, has_no_gpus=True))
 
-    assert {Verdict.NOT_APPLICABLE} == {f.verdict for f in found.values()}
+    assert {Severity.NOT_APPLICABLE} == {f.verdict for f in found.values()}
 
 
 def test_noise_beside_a_good_report_hides_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_gpu_that_the_driver_lost_is_no_mistake_of_the_hostfile() -> None:
     assert "restart-job" == findings(one, 0)["gpu-count"].verdict.value
     assert [] == [p for p in problems(findings(one + LOST, 255)) if "slots=" in p[3]]
     (found,) = findings(one, 0, replace(ABOUT, gpus_on_bus=2))["gpu-count"].problems
-    assert ("1 GPU, the PCI bus has 2", Verdict.REBOOT) == (found.what, found.verdict)
+    assert ("1 GPU, the PCI bus has 2", Severity.REBOOT) == (found.what, found.verdict)
 
 
 def test_processes_are_judged_as_far_as_they_are_listed() -> None:
@@ -169,7 +169,7 @@ def test_a_slow_nvidia_smi_is_watched(seconds: float) -> None:
     off = report(("<persistence_mode>Enabled<", "<persistence_mode>Disabled<"))
     (problem,) = findings(off, 0, seconds=seconds)["gpu-driver"].problems
 
-    assert (Verdict.WATCH, False) == (problem.verdict, problem.unfit)
+    assert (Severity.WATCH, False) == (problem.verdict, problem.unfit)
     assert "slow: persistence mode is off" in problem.what
     assert "inv setup --settings --hosts {ranks}" == problem.command
     assert () == findings(off, 0, seconds=4.9)["gpu-driver"].problems

@@ -10,7 +10,7 @@ import pytest
 from cluster.health import known_faults, xid
 from cluster.health.check import About, Answer, finding_of
 from cluster.health.quick_check import about_host
-from cluster.health.verdict import Problem, Verdict
+from cluster.health.verdict import Problem, Severity
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from tests.walking import walked
@@ -34,25 +34,25 @@ CATALOG = {
     "": "162-172",
 }
 VERDICT_OF = {
-    "RESTART_APP": Verdict.RESTART_JOB,
-    "RESET_GPU": Verdict.RESET_GPU,
-    "IGNORE": Verdict.WATCH,
-    "RESTART_BM": Verdict.REBOOT,
-    "RESTART_VM": Verdict.REBOOT,
-    "CHECK_MECHANICALS": Verdict.REPLACE,
-    "UPDATE_SWFW": Verdict.WATCH,
-    "CHECK_UVM": Verdict.WATCH,
-    "CONTACT_SUPPORT": Verdict.REPLACE,
-    "WORKFLOW_XID_45": Verdict.RESTART_JOB,
-    "WORKFLOW_XID_48": Verdict.RESET_GPU,
-    "WORKFLOW_NVLINK_ERR": Verdict.RESET_GPU,
-    "WORKFLOW_NVLINK5_ERR": Verdict.RESET_GPU,
-    "": Verdict.WATCH,
+    "RESTART_APP": Severity.RESTART_JOB,
+    "RESET_GPU": Severity.RESET_GPU,
+    "IGNORE": Severity.WATCH,
+    "RESTART_BM": Severity.REBOOT,
+    "RESTART_VM": Severity.REBOOT,
+    "CHECK_MECHANICALS": Severity.REPLACE,
+    "UPDATE_SWFW": Severity.WATCH,
+    "CHECK_UVM": Severity.WATCH,
+    "CONTACT_SUPPORT": Severity.REPLACE,
+    "WORKFLOW_XID_45": Severity.RESTART_JOB,
+    "WORKFLOW_XID_48": Severity.RESET_GPU,
+    "WORKFLOW_NVLINK_ERR": Severity.RESET_GPU,
+    "WORKFLOW_NVLINK5_ERR": Severity.RESET_GPU,
+    "": Severity.WATCH,
 }
 # Where we differ: 43's job has ended; 61 is in the list for older GPUs; 119 and 120 hang nvidia-smi, which cannot reset.
-OURS = {43: Verdict.RESTART_JOB, 61: Verdict.RESET_GPU, 119: Verdict.REBOOT, 120: Verdict.REBOOT}
+OURS = {43: Severity.RESTART_JOB, 61: Severity.RESET_GPU, 119: Severity.REBOOT, 120: Severity.REBOOT}
 SAYS_ITSELF = 154
-MUST_NOT = {Verdict.RESET_GPU, Verdict.REBOOT, Verdict.REPLACE}
+MUST_NOT = {Severity.RESET_GPU, Severity.REBOOT, Severity.REPLACE}
 TABLE = {
     code: (verdict, verdict in MUST_NOT)
     for code, verdict in sorted(
@@ -75,7 +75,7 @@ def test_every_xid_has_its_verdict(code: Any) -> None:
     """Those of the table; any other is unknown, and bars no host."""
     (problem,) = problems(f"{code}, pid=1, name=python3, something")
 
-    assert TABLE.get(code, (Verdict.UNKNOWN, False)) == (problem.verdict, problem.unfit)
+    assert TABLE.get(code, (Severity.UNKNOWN, False)) == (problem.verdict, problem.unfit)
     assert f"Xid {code} on 0000:10:1c (1 since boot)" == problem.what
     assert problem.do and problem.command
 
@@ -88,13 +88,13 @@ def test_the_table_has_no_other_xid() -> None:
 @pytest.mark.parametrize(
     ("action", "verdict", "is_unfit"),
     [
-        ("None", Verdict.WATCH, False),
-        ("GPU Reset Required", Verdict.RESET_GPU, True),
-        ("Node Reboot Required", Verdict.REBOOT, True),
-        ("Drain P2P", Verdict.RESET_GPU, True),
-        ("Drain and Reset", Verdict.RESET_GPU, True),
-        ("FLR", Verdict.RESET_GPU, True),
-        ("Something New", Verdict.UNKNOWN, False),
+        ("None", Severity.WATCH, False),
+        ("GPU Reset Required", Severity.RESET_GPU, True),
+        ("Node Reboot Required", Severity.REBOOT, True),
+        ("Drain P2P", Severity.RESET_GPU, True),
+        ("Drain and Reset", Severity.RESET_GPU, True),
+        ("FLR", Severity.RESET_GPU, True),
+        ("Something New", Severity.UNKNOWN, False),
     ],
 )
 def test_xid_154_says_itself_what_to_do(action: Any, verdict: Any, is_unfit: Any) -> None:
@@ -111,19 +111,19 @@ def test_only_a_jobs_own_error_is_over_with_the_job(code: Any) -> None:
     """After a look has seen it, it is said no more; what is the GPU's own stays until the host is booted again."""
     left = problems(f"{code}, pid=1, name=python3", seen_until_s=10.0)
 
-    assert ([] if TABLE[code][0] is Verdict.RESTART_JOB else [TABLE[code][0]]) == [p.verdict for p in left]
+    assert ([] if TABLE[code][0] is Severity.RESTART_JOB else [TABLE[code][0]]) == [p.verdict for p in left]
 
 
 @walked("code", sorted(TABLE))
 def test_a_reset_that_nothing_asks_for_any_more_is_done(code: Any) -> None:
     """The kernel log keeps the Xid; what is newer than the last look, or wants more than a reset, stays."""
     verdict, is_unfit = TABLE[code]
-    expected = [] if verdict is Verdict.RESTART_JOB else [(verdict, is_unfit)]
+    expected = [] if verdict is Severity.RESTART_JOB else [(verdict, is_unfit)]
     event = f"{code}, pid=1, name=python3"
-    is_reset = verdict is Verdict.RESET_GPU
+    is_reset = verdict is Severity.RESET_GPU
 
     done = problems(event, seen_until_s=10.0, needs_no_reset=True)
-    assert ([(Verdict.WATCH, False)] if is_reset else expected) == [(p.verdict, p.unfit) for p in done]
+    assert ([(Severity.WATCH, False)] if is_reset else expected) == [(p.verdict, p.unfit) for p in done]
     assert expected == [(p.verdict, p.unfit) for p in problems(event, seen_until_s=10.0)]
     for seen_until_s in (None, 0.5):
         new = problems(event, seen_until_s=seen_until_s, needs_no_reset=True)
@@ -159,13 +159,13 @@ def test_verdicts_are_ordered_by_how_deep_the_remedy_goes() -> None:
     """The worst of several is a check's verdict, and comes first in a report."""
     order = ["ok", "not-applicable", "watch", "unknown", "restart-job", "reset-gpu", "reboot", "replace"]
 
-    assert order == [v.value for v in sorted(Verdict, key=lambda v: v.rank)]
+    assert order == [v.value for v in sorted(Severity, key=lambda v: v.rank)]
     codes = ["63, x", "54, x", "79, x", "48, x", "13, x"]
-    assert Verdict.REPLACE is finding_of(problems(*codes)).verdict is finding_of(problems(*reversed(codes))).verdict
-    assert Verdict.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict
+    assert Severity.REPLACE is finding_of(problems(*codes)).verdict is finding_of(problems(*reversed(codes))).verdict
+    assert Severity.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Severity.REPLACE]).verdict
 
 
-def on_gpus(*events: tuple[str, str]) -> set[tuple[Verdict, bool, str]]:
+def on_gpus(*events: tuple[str, str]) -> set[tuple[Severity, bool, str]]:
     """What is said of Xids on GPUs, each given by its bus number: verdict, unfit, and where."""
     lines = [f"[{n + 1:5d}.000000] NVRM: Xid (PCI:0000:{bus}:00): {event}" for n, (bus, event) in enumerate(events)]
     found = xid.kernel_problems("".join(f"{line}\n" for line in [*lines, f"-- {len(lines)} of 2000 lines"]), ABOUT)
@@ -182,12 +182,12 @@ def test_each_gpu_has_its_own_recovery_advice() -> None:
     none = changed("GPU Reset Required", "None")
 
     assert {
-        (Verdict.REBOOT, True, "Xid 154 on 0000:01:00"),
-        (Verdict.WATCH, False, "Xid 154 on 0000:02:00"),
+        (Severity.REBOOT, True, "Xid 154 on 0000:01:00"),
+        (Severity.WATCH, False, "Xid 154 on 0000:02:00"),
     } == on_gpus(("01", reboot), ("02", none))
     assert {
-        (Verdict.REBOOT, True, "Xid 154 on 0000:01:00"),
-        (Verdict.RESET_GPU, True, "Xid 154 on 0000:02:00"),
+        (Severity.REBOOT, True, "Xid 154 on 0000:01:00"),
+        (Severity.RESET_GPU, True, "Xid 154 on 0000:02:00"),
     } == on_gpus(("01", reboot), ("02", reset))
 
 
@@ -195,10 +195,10 @@ def test_what_a_gpu_had_before_its_reset_is_over() -> None:
     """A reset shows as a return of its own advice to None; what came after it, and other GPUs' errors, count."""
     none = changed("GPU Reset Required", "None")
 
-    assert (Verdict.WATCH, False, "Xid 95 on 0000:01:00") in on_gpus(("01", "95, x"), ("01", none))
-    assert (Verdict.RESET_GPU, True, "Xid 95 on 0000:02:00") in on_gpus(("02", "95, x"), ("01", none))
-    assert (Verdict.RESET_GPU, True, "Xid 95 on 0000:01:00") in on_gpus(("01", none), ("01", "95, x"))
-    assert (Verdict.REBOOT, True, "Xid 79 on 0000:01:00") in on_gpus(("01", "79, x"), ("01", none))
+    assert (Severity.WATCH, False, "Xid 95 on 0000:01:00") in on_gpus(("01", "95, x"), ("01", none))
+    assert (Severity.RESET_GPU, True, "Xid 95 on 0000:02:00") in on_gpus(("02", "95, x"), ("01", none))
+    assert (Severity.RESET_GPU, True, "Xid 95 on 0000:01:00") in on_gpus(("01", none), ("01", "95, x"))
+    assert (Severity.REBOOT, True, "Xid 79 on 0000:01:00") in on_gpus(("01", "79, x"), ("01", none))
 
 
 @pytest.mark.parametrize("code", range(144, 151))
@@ -206,30 +206,30 @@ def test_nvlink_5_errors_name_their_severity(code: int) -> None:
     """A line with Nonfatal bars no host; without a severity the catalog counts."""
     line = "NETIR_LINK_EVT {} XC0 i0 Link 07 (0x004505c6 0x00000000 0x00000000 0x00000000)"
 
-    assert {(Verdict.WATCH, False, f"Xid {code} on 0000:04:00")} == on_gpus(
+    assert {(Severity.WATCH, False, f"Xid {code} on 0000:04:00")} == on_gpus(
         ("04", f"{code}, {line.format('Nonfatal')}")
     )
-    assert {(Verdict.RESET_GPU, True, f"Xid {code} on 0000:04:00")} == on_gpus(
+    assert {(Severity.RESET_GPU, True, f"Xid {code} on 0000:04:00")} == on_gpus(
         ("04", f"{code}, {line.format('Fatal')} ")
     )
     both = on_gpus(("04", f"{code}, {line.format('Nonfatal')}"), ("05", f"{code}, {line.format('Fatal')}"))
-    assert {(Verdict.WATCH, False), (Verdict.RESET_GPU, True)} == {(verdict, unfit) for verdict, unfit, _ in both}
+    assert {(Severity.WATCH, False), (Severity.RESET_GPU, True)} == {(verdict, unfit) for verdict, unfit, _ in both}
 
 
 @pytest.mark.parametrize(
     ("line", "verdict", "is_unfit"),
     [
-        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", Verdict.REBOOT, True),
-        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x40:2424)", Verdict.REBOOT, True),
-        ("NVRM: API mismatch: the client has the version 535.183.01, but", Verdict.REBOOT, True),
-        ("Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB", Verdict.WATCH, False),
-        ("EXT4-fs error (device nvme0n1p1): ext4_find_entry:1455", Verdict.REPLACE, False),
-        ("md/raid0:md0: Disk failure on nvme1n1, failing array.", Verdict.REPLACE, False),
-        ("nvme nvme1: I/O 12 QID 4 timeout, reset controller", Verdict.WATCH, False),
-        ("pcieport 0000:00:1c.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", Verdict.REBOOT, False),
-        ("watchdog: BUG: soft lockup - CPU#7 stuck for 26s! [python:411]", Verdict.WATCH, False),
-        ("INFO: task python:411 blocked for more than 120 seconds.", Verdict.WATCH, False),
-        ("CPU3: Core temperature is above threshold, cpu clock is throttled (total events = 4)", Verdict.WATCH, False),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", Severity.REBOOT, True),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x40:2424)", Severity.REBOOT, True),
+        ("NVRM: API mismatch: the client has the version 535.183.01, but", Severity.REBOOT, True),
+        ("Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB", Severity.WATCH, False),
+        ("EXT4-fs error (device nvme0n1p1): ext4_find_entry:1455", Severity.REPLACE, False),
+        ("md/raid0:md0: Disk failure on nvme1n1, failing array.", Severity.REPLACE, False),
+        ("nvme nvme1: I/O 12 QID 4 timeout, reset controller", Severity.WATCH, False),
+        ("pcieport 0000:00:1c.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", Severity.REBOOT, False),
+        ("watchdog: BUG: soft lockup - CPU#7 stuck for 26s! [python:411]", Severity.WATCH, False),
+        ("INFO: task python:411 blocked for more than 120 seconds.", Severity.WATCH, False),
+        ("CPU3: Core temperature is above threshold, cpu clock is throttled (total events = 4)", Severity.WATCH, False),
         ("pcieport 0000:00:1c.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", None, False),
         ("I/O error, dev loop3, sector 8", None, False),
     ],
@@ -260,11 +260,11 @@ def test_the_documentation_has_the_same_table() -> None:
     """docs/health.md: `| 46, 144 to 150 | reset-gpu |`."""
     page = (ROOT / "docs/health.md").read_text()
     table = page[page.index("| Xid | verdict |") : page.index("| SXid |")]
-    said: dict[int, Verdict] = {}
+    said: dict[int, Severity] = {}
     for codes, verdict in re.findall(
         r"^\| (\d[^|]*) \| (restart-job|reset-gpu|reboot|replace|watch)", table, re.MULTILINE
     ):
         for first, last in re.findall(r"(\d+)(?: to (\d+))?", codes):
-            said |= dict.fromkeys(range(int(first), int(last or first) + 1), Verdict(verdict))
+            said |= dict.fromkeys(range(int(first), int(last or first) + 1), Severity(verdict))
 
     assert {code: verdict for code, (verdict, _) in xid.XIDS.items()} == said

@@ -15,12 +15,12 @@ import time
 from typing import Any
 
 from trainer.common.checkpoints import npz_writer
-from trainer.common.ranks.metrics import Writer
+from trainer.common.ranks.metrics import MetricsWriter
 from trainer.common.ranks.stopping import StopRequest
 
 STEP, LIMIT_S = 2, 300
 heard = False
-note, write, numbers = StopRequest._note, Writer.write, StopRequest.numbers
+note, write, numbers = StopRequest._note, MetricsWriter.write, StopRequest.numbers
 write_arrays = npz_writer.write
 asked = 0
 
@@ -88,7 +88,7 @@ def save_half(file: Any, arrays: Any) -> None:
 
 how, sys.argv = sys.argv[1], sys.argv[2:]
 if how == "stop":
-    StopRequest._note, Writer.write = hear, write_and_ask  # type: ignore[method-assign]
+    StopRequest._note, MetricsWriter.write = hear, write_and_ask  # type: ignore[method-assign]
 elif how == "terminate":
     StopRequest._note, StopRequest.numbers = hear, property(tell_and_terminate)  # type: ignore[assignment,method-assign]
 elif how.startswith("kill:"):

@@ -10,15 +10,15 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.ranks.horovod_rank import start
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.horovod import engine
 from trainer.resnet50.images import synthetic
 from trainer.resnet50.plan import look_up, make_plan
-from trainer.resnet50.resume import Position
-from trainer.resnet50.step import Learner
-from trainer.resnet50.train_loop import Attempt
+from trainer.resnet50.resume import RunPosition
+from trainer.resnet50.step import TensorFlowLearner
+from trainer.resnet50.train_loop import TrainLoop
 
 STEPS = 3
 
@@ -34,10 +34,10 @@ def flat(tensors: Any) -> np.ndarray:
     return np.concatenate([np.ravel(t.numpy()) for t in tensors])
 
 
-def learner(precision: str) -> Learner:
+def learner(precision: str) -> TensorFlowLearner:
     """With other weights on each rank."""
-    return Learner(
-        Config(
+    return TensorFlowLearner(
+        ResNetConfig(
             model="resnet18",
             synthetic=True,
             image_size=32,
@@ -90,15 +90,15 @@ def overflowed() -> dict[str, float]:
 def resumed() -> dict[str, object]:
     """Where an attempt begins that finds a checkpoint of another learner's weights."""
     job = Path(hvd.broadcast_object(tempfile.mkdtemp(), root_rank=0))
-    config = Config(
+    config = ResNetConfig(
         model="resnet18", synthetic=True, image_size=32, batch_size=4, num_batches=9, seed=5, job_dir=job, classes=10
     )
     plan = make_plan(config, ranks.size, look_up(config))
     other = learner("float32")
     arrays = {name: variable.numpy() for name, variable in other.state().items()}
     if ranks.is_first:
-        Folder(job / "checkpoints").save(7, arrays, Position.after(plan, 7).record())
-    attempt = Attempt(plan, engine(ranks))
+        CheckpointFolder(job / "checkpoints").save(7, arrays, RunPosition.after(plan, 7).record())
+    attempt = TrainLoop(plan, engine(ranks))
     attempt._restore()
     ours = attempt.learner.arrays()
     found: dict[str, object] = {

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from trainer.common.ranks.horovod_rank import start
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.images import synthetic
-from trainer.resnet50.step import Learner
+from trainer.resnet50.step import TensorFlowLearner
 
 STEPS = 2
-CONFIG = Config(
+CONFIG = ResNetConfig(
     model="resnet18",
     data_dir=Path(),
     job_dir=Path(),
@@ -29,7 +29,7 @@ CONFIG = Config(
 
 def trained() -> dict[str, np.ndarray]:
     """All variables after a few steps, and what each step found but its times."""
-    learner = Learner(CONFIG, classes=10)
+    learner = TensorFlowLearner(CONFIG, classes=10)
     learner.broadcast()
     batches = synthetic(batch=4, size=32, classes=10, seed=1, rank=ranks.rank)
     found = {f"step {i}": learner.train(next(batches), 0.1, step=i).numpy()[:6] for i in range(STEPS)}

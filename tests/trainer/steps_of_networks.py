@@ -3,7 +3,7 @@
 import json
 import sys
 
-from trainer.benchmark import Config, make_step
+from trainer.benchmark import BenchmarkConfig, make_step
 from trainer.common.ranks.horovod_rank import start
 
 
@@ -15,7 +15,7 @@ def main(words: list[str]) -> None:
     found = {}
     for word in words:
         name, _, size = word.partition(":")
-        config = Config(model=name, image_size=int(size), batch_size=2, lr=0.001)
+        config = BenchmarkConfig(model=name, image_size=int(size), batch_size=2, lr=0.001)
         step = make_step(config, 5)
         batches = images.synthetic(batch=config.batch, size=config.size, classes=5, seed=1, rank=0)
         found[name] = [step(next(batches)) for _ in range(2)]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.conftest import PATIENCE_S
 from trainer.common.checkpoints import npz_writer
 from trainer.common.checkpoints.background_save import Saver
-from trainer.common.checkpoints.checkpoint import Folder
-from trainer.common.checkpoints.checkpoint_interval import LEAST_S, Pace
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
+from trainer.common.checkpoints.checkpoint_interval import LEAST_S, CheckpointInterval
 from trainer.common.checkpoints.write_lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced
 from trainer.common.files import errors
 from trainer.common.files.errors import CommonError, TrainerError, entry
@@ -42,7 +42,7 @@ class Clock:
 def test_saving_takes_at_most_a_hundredth_of_the_time(costs: list[float]) -> None:
     """After each checkpoint the next is due when a hundred times its cost has passed, and never before 30 s."""
     clock = Clock()
-    pace = Pace(None, clock)
+    pace = CheckpointInterval(None, clock)
     for cost in costs:
         due = clock.now + pace.interval_s
         clock.now = due - 0.01
@@ -58,7 +58,7 @@ def test_saving_takes_at_most_a_hundredth_of_the_time(costs: list[float]) -> Non
 def test_seconds_that_were_asked_for_are_kept(seconds: float | None, after_a_minute: bool) -> None:
     """Whatever a checkpoint costs; 0 is never."""
     clock = Clock()
-    pace = Pace(seconds, clock)
+    pace = CheckpointInterval(seconds, clock)
     if seconds is not None:
         pace.learn(1000.0)
     clock.now = 60.0
@@ -120,7 +120,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def saver_of(path: Path, **more: Any) -> Saver:
     """Into this folder, whenever it is asked for."""
-    return Saver(Folder(path), **{"keep": 3, "seconds": None, "cores": 1, "rate": "--lr", **more})
+    return Saver(CheckpointFolder(path), **{"keep": 3, "seconds": None, "cores": 1, "rate": "--lr", **more})
 
 
 def test_the_training_goes_on_while_one_is_written_and_the_next_waits(tmp_path: Path, gate: Gate) -> None:
@@ -232,16 +232,16 @@ def test_an_error_of_the_training_is_told_first_and_then_the_checkpoint_is_writt
     monkeypatch.setattr(errors, "report", say)
     assert 1 == main([])
     assert "of the training, 0 written\n" == capsys.readouterr().out
-    assert [1] == Folder(tmp_path).steps()
+    assert [1] == CheckpointFolder(tmp_path).steps()
 
 
 WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.checkpoints.background_save import Saver
-folder = Folder(Path(sys.argv[1]))
+folder = CheckpointFolder(Path(sys.argv[1]))
 found = folder.newest()
 step = found.step if found else 0
 saver = Saver(folder, keep=2, seconds=None, cores=1, rate="", found=found)
@@ -269,7 +269,7 @@ def test_killed_at_any_moment_the_newest_whole_one_is_what_was_saved(
                 said = process.stdout.readline()
             threading.Timer(draw.uniform(0, 0.1), process.kill).start()
             said = (process.stdout.read().split() or [said])[-1]
-        folder = Folder(tmp_path)
+        folder = CheckpointFolder(tmp_path)
         found = folder.newest()
         assert found
         # The last that it began may be half-written, the one before it is whole; without a word of either.

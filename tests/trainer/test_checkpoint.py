@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import at_least
 from trainer.common.checkpoints import checkpoint, npz_writer
-from trainer.common.checkpoints.checkpoint import Folder, write_atomically
+from trainer.common.checkpoints.checkpoint import CheckpointFolder, write_atomically
 from trainer.common.checkpoints.facts import CHECK
 from trainer.common.checkpoints.write_lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced, check_lease
 from trainer.common.files.errors import TrainerError
 from trainer.common.ranks.metrics import FILE as FILE_OF_METRICS
-from trainer.common.ranks.metrics import Writer, read
+from trainer.common.ranks.metrics import MetricsWriter, read
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
 
@@ -27,7 +27,7 @@ ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias"
 @pytest.fixture
 def folder(tmp_path: Path) -> Any:
     """Two checkpoints, of step 10 and 20."""
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     for step in (10, 20):
         folder.save(step, {name: array + step for name, array in ARRAYS.items()}, {"seed": 7})
     return folder
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     """Here its parent is a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match="step 1 cannot be written"):
-        Folder(tmp_path / "file" / "checkpoints").save(1, ARRAYS)
+        CheckpointFolder(tmp_path / "file" / "checkpoints").save(1, ARRAYS)
 
 
 def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ def test_damaged_checkpoints_do_not_displace_whole_ones(folder: Any) -> None:
         folder.save(step, ARRAYS)
         path = folder.arrays_file(step)
         path.write_bytes(path.read_bytes()[:100])
-    resumed = Folder(folder.path)
+    resumed = CheckpointFolder(folder.path)
     assert 20 == resumed.newest().step
     for step in (21, 22):
         resumed.save(step, ARRAYS)
         resumed.keep_newest(2)
 
     assert [97, 95, 22, 21] == resumed.steps()
-    assert 22 == Folder(folder.path).newest().step
+    assert 22 == CheckpointFolder(folder.path).newest().step
 
 
 def change_facts(folder: Any, changes: Any) -> None:
@@ -222,11 +222,11 @@ def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder: Any, data:
                 del content[at : at + data.draw(st.integers(1, 40))]
     try:
         path.write_bytes(content)
-        found = Folder(folder.path).newest()
+        found = CheckpointFolder(folder.path).newest()
         arrays = folder.load(found)
         assert found.step in (10, 20) and {"seed": 7} == found.more
         assert all((arrays[name] == array + found.step).all() for name, array in ARRAYS.items())
-        Folder(folder.path).keep_newest(1)
+        CheckpointFolder(folder.path).keep_newest(1)
     finally:
         for other, content in whole.items():
             other.write_bytes(content)
@@ -268,7 +268,7 @@ def test_an_attempt_that_was_replaced_writes_no_checkpoint(
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, str(tmp_path))
     lease(tmp_path, 1)
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.save(10, ARRAYS)
     write = npz_writer.write
 
@@ -285,7 +285,7 @@ def test_an_attempt_that_was_replaced_writes_no_checkpoint(
         lambda: folder.save(20, ARRAYS),
         lambda: folder.mark_best(10, 1.0),
         lambda: folder.keep_newest(1),
-        lambda: Writer(tmp_path),
+        lambda: MetricsWriter(tmp_path),
     ):
         with pytest.raises(Replaced, match=r"attempt 1 of .* may not write any more: attempt 2 has begun"):
             attempted()
@@ -313,7 +313,7 @@ def test_metrics_pass_over_a_damaged_line_by_name(tmp_path: Path, capsys: pytest
     assert [1] == [r["step"] for r in read(tmp_path)]
     said = capsys.readouterr().err
     assert ":2 is no record" in said and ":3 is no record" in said and ":4" not in said
-    with Writer(tmp_path, 5) as writer:
+    with MetricsWriter(tmp_path, 5) as writer:
         writer.write("train", 6, {"loss": 1.0})
     assert [1, 6] == [r["step"] for r in read(tmp_path)]
 
@@ -322,7 +322,7 @@ def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None
     """A full disk, here the kernel's own; a folder that is a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match="the metrics cannot be written"):
-        Writer(tmp_path / "file" / "job")
-    with pytest.raises(TrainerError, match="No space left"), Writer(tmp_path) as writer:
+        MetricsWriter(tmp_path / "file" / "job")
+    with pytest.raises(TrainerError, match="No space left"), MetricsWriter(tmp_path) as writer:
         writer._lines = open("/dev/full", "a", buffering=1)  # noqa: PTH123, SIM115  `Writer` closes it
         writer.write("train", 1, {"loss": 1.0})

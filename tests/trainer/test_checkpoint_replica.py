@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import wait_for
 from trainer.common.checkpoints import checkpoint_replica, npz_writer
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.checkpoints.checkpoint_replica import (
     CopySaver,
     Newest,
@@ -64,7 +64,7 @@ def test_outside_a_job_there_is_no_copy(lacking: dict[str, str], tmp_path: Path)
     assert found and (tmp_path, "a") == (found.parents[1], found.name)
 
 
-def save(folder: Folder, step: int, attempt: int, monkeypatch: pytest.MonkeyPatch) -> Facts:
+def save(folder: CheckpointFolder, step: int, attempt: int, monkeypatch: pytest.MonkeyPatch) -> Facts:
     """As that attempt wrote it."""
     with monkeypatch.context() as patch:
         patch.setenv(ATTEMPT, str(attempt))
@@ -79,16 +79,16 @@ def spoil(file: Path) -> None:
 
 def look(job: Path, own: list[tuple[int, int, bool]], others: tuple[int, int], monkeypatch: Any) -> list[Newest]:
     """What rank 0 and rank 1 on another host find; `own` is rank 1's disk, `others` the shared folder's newest."""
-    shared = Folder(job / "checkpoints")
+    shared = CheckpointFolder(job / "checkpoints")
     if others != (-1, -1):
         save(shared, others[1], others[0], monkeypatch)
     path = local_folder()
     assert path
     make_private(path)
     for attempt, step, is_whole in own:
-        save(Folder(path), step, attempt, monkeypatch)
+        save(CheckpointFolder(path), step, attempt, monkeypatch)
         if not is_whole:
-            spoil(Folder(path).arrays_file(step))
+            spoil(CheckpointFolder(path).arrays_file(step))
     hosts, told = ["a", "b"], [b"", b""]
 
     def first(data: bytes) -> list[bytes]:
@@ -136,7 +136,7 @@ def test_the_newest_whole_one_wins_wherever_it_is(
     assert (wins or others) == (winner.facts.attempt, winner.facts.step)
     assert (winner.folder.load(winner.facts)["w"] == ARRAYS["w"] + winner.facts.step).all()
     path = local_folder()
-    assert path and all(step <= winner.facts.step for step in Folder(path).steps())
+    assert path and all(step <= winner.facts.step for step in CheckpointFolder(path).steps())
 
 
 @given(written=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6))
@@ -144,7 +144,7 @@ def test_a_newer_attempts_checkpoint_is_newer_whatever_its_step(
     tmp_path_factory: pytest.TempPathFactory, written: list[tuple[int, int]]
 ) -> None:
     """Also in one folder: an older attempt's later step that came back to light is not gone on from."""
-    folder = Folder(tmp_path_factory.mktemp("folder"))
+    folder = CheckpointFolder(tmp_path_factory.mktemp("folder"))
     last: dict[int, int] = {}
     with pytest.MonkeyPatch.context() as patch:
         for attempt, step in written:
@@ -160,7 +160,7 @@ def test_a_newer_attempts_checkpoint_is_newer_whatever_its_step(
 
 def test_by_hand_a_run_goes_on_with_the_jobs_last_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written outside of a job after a job's is newer than that."""
-    folder = Folder(tmp_path)
+    folder = CheckpointFolder(tmp_path)
     save(folder, 10, 2, monkeypatch)
     folder.save(20, ARRAYS)
 
@@ -238,7 +238,7 @@ def test_a_fenced_attempts_copy_is_not_written(job: Path, capsys: pytest.Capture
     saver.save(1, lambda: ARRAYS, {})
     saver.wait()
 
-    assert [] == Folder(path).steps()
+    assert [] == CheckpointFolder(path).steps()
     assert "attempt 4 has begun" in capsys.readouterr().err
 
 
@@ -253,16 +253,16 @@ def test_the_copy_is_bit_by_bit_what_rank_0_wrote_and_the_run_goes_on_from_it(ra
     job = tmp_path / "job"
     words = ("trainer.resnet50", *FLAGS, "--job-dir", job, "--num-batches", 8)
     ranks(2, TWO_HOSTS, 1, *words, "--checkpoint-seconds", 0.001, "--keep", 9)
-    assert 1 in Folder(job / "checkpoints").steps(), "a checkpoint by time, as rank 0 asks for at every step"
-    whole = arrays_of(Folder(job / "checkpoints"))
+    assert 1 in CheckpointFolder(job / "checkpoints").steps(), "a checkpoint by time, as rank 0 asks for at every step"
+    whole = arrays_of(CheckpointFolder(job / "checkpoints"))
     assert not list(tmp_path.glob("disk-*/dlami*/job")), "a training that is done leaves nothing on the hosts"
     shutil.rmtree(job)
 
     stopped = ranks(2, TWO_HOSTS, 1, TWO_HOSTS.with_name("interrupted.py"), "stop", *words)
     assert "Asked to stop" in stopped.stdout
-    shared = Folder(job / "checkpoints")
+    shared = CheckpointFolder(job / "checkpoints")
     (disk,) = tmp_path.glob("disk-1/dlami-checkpoints-*/job")
-    copy = Folder(disk)
+    copy = CheckpointFolder(disk)
     assert not list(tmp_path.glob("disk-0/dlami*"))
     last = shared.steps()[0]
     assert last == copy.steps()[0] and shared.facts(last).more == copy.facts(last).more
@@ -273,11 +273,11 @@ def test_the_copy_is_bit_by_bit_what_rank_0_wrote_and_the_run_goes_on_from_it(ra
     done: subprocess.CompletedProcess[str] = ranks(2, TWO_HOSTS, 2, *words)
     assert "The newest checkpoint is on the own disk of host1" in done.stdout
     assert f"Resuming after step {last - 1}" in done.stdout
-    for name, array in arrays_of(Folder(job / "checkpoints")).items():
+    for name, array in arrays_of(CheckpointFolder(job / "checkpoints")).items():
         np.testing.assert_array_equal(array, whole[name], strict=True)
 
 
-def arrays_of(folder: Folder) -> dict[str, np.ndarray]:
+def arrays_of(folder: CheckpointFolder) -> dict[str, np.ndarray]:
     """Of the newest."""
     newest = folder.newest()
     assert newest
@@ -286,11 +286,11 @@ def arrays_of(folder: Folder) -> dict[str, np.ndarray]:
 
 def test_each_rank_writes_its_own_checkpoints_or_none(job: Path) -> None:
     """Rank 0 the shared ones, going on from its newest; the next host's first its copies; the others nothing."""
-    shared, hosts = Folder(job / "checkpoints"), ["a", "a", "b", "b", "c"]
+    shared, hosts = CheckpointFolder(job / "checkpoints"), ["a", "a", "b", "b", "c"]
     facts = shared.save(7, ARRAYS)
     more: dict[str, Any] = {"keep": 3, "seconds": 0.0, "cores": 1, "rate": "--lr"}
 
-    def saver(newest: Newest, rank: int, folder: Folder | None = shared) -> Any:
+    def saver(newest: Newest, rank: int, folder: CheckpointFolder | None = shared) -> Any:
         return checkpoint_replica.make_saver(newest, folder, hosts, rank, **more)
 
     first, second = saver(Newest(0, shared, facts), 0), saver(Newest(0, None, None), 2)

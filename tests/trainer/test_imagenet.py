@@ -24,7 +24,7 @@ from trainer.common.data import dataset, records
 from trainer.common.data.jpeg import Unusable
 from trainer.common.files.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
-from trainer.imagenet.raw import Source, read_raw
+from trainer.imagenet.raw import RawImage, read_raw
 from trainer.imagenet.shards import make_example
 from trainer.verify import image_problem
 
@@ -331,7 +331,7 @@ def test_verify_names_each_damaged_shard(mini_shards: Any, tmp_path: Path, pytho
 
 def record_of(**changed: Any) -> Any:
     """One record as the conversion writes it, with some of its features otherwise; None takes one out."""
-    source = Source(Path("a.JPEG"), "a.JPEG", "a.JPEG", "n01", 1)
+    source = RawImage(Path("a.JPEG"), "a.JPEG", "a.JPEG", "n01", 1)
     features = records.parse(make_example(source, make_jpeg(JPEG, 0, 85)))
     features |= {f"image/{key.replace('_', '/')}": value for key, value in changed.items()}
     return records.example({key: value for key, value in features.items() if value is not None})

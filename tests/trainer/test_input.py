@@ -15,7 +15,7 @@ from trainer.common.data import dataset, records
 from trainer.common.data.sampler import examples_at, positions
 from trainer.common.files.errors import TrainerError
 from trainer.resnet50 import cache, images
-from trainer.resnet50.reader import InputError, Reader
+from trainer.resnet50.reader import InputError, RecordReader
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def spoil(path: Any, number: Any) -> Any:
 
 def share(batch: int = 10) -> Any:
     """The only rank's."""
-    return images.Share(rank=0, ranks=1, batch=batch, size=32, threads=1)
+    return images.InputShare(rank=0, ranks=1, batch=batch, size=32, threads=1)
 
 
 def test_batches_follow_the_order_of_the_seed(shards: Any) -> Any:
     """The images of a step are those that `order` names for the run's seed, their crops those of its seeds."""
-    reader = Reader(dataset.find_split(shards, "train").index())
+    reader = RecordReader(dataset.find_split(shards, "train").index())
 
     def batches(seed: Any) -> Any:
         data = images.training(reader, share(), steps=range(3), first_image=20, crop_area=0.5, seed=seed, classes=14)
@@ -58,7 +58,7 @@ def test_batches_follow_the_order_of_the_seed(shards: Any) -> Any:
 def test_a_corrupt_record_is_named_and_ends_the_run(shards: Any) -> None:
     """With its shard and byte, out of the pipeline as one sentence."""
     byte = spoil(shards / "train-00001-of-00003", 4)
-    reader = Reader(dataset.find_split(shards, "train").index())
+    reader = RecordReader(dataset.find_split(shards, "train").index())
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=14)
     with (
         pytest.raises(InputError, match=rf"train-00001-of-00003: wrong checksum of the record at byte {byte}"),
@@ -71,10 +71,10 @@ def test_a_corrupt_record_is_skipped_and_named_when_asked(shards: Any, capfd: py
     """In training the next whole one takes its place; in evaluation it is left out and counted."""
     spoil(shards / "train-00001-of-00003", 4)
     spoil(shards / "validation-00001-of-00002", 0)
-    reader = Reader(dataset.find_split(shards, "train").index(), skip_damaged=True)
+    reader = RecordReader(dataset.find_split(shards, "train").index(), skip_damaged=True)
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=14)
     assert [10] * 13 == [len(labels) for _, labels, _ in data]
-    judged = Reader(dataset.find_split(shards, "validation").index(), skip_damaged=True)
+    judged = RecordReader(dataset.find_split(shards, "validation").index(), skip_damaged=True)
 
     assert 26 == sum(len(labels) for _, labels in images.evaluation(judged, share(), crop="centre", classes=14))
     assert (1, 1) == (reader.left_out, judged.left_out)
@@ -93,7 +93,7 @@ def test_a_damaged_image_is_skipped_and_named_when_asked(
     examples.insert(4, records.example({"image/encoded": bad, "image/class/label": 1}) if bad else b"\xff")
     path = tmp_path / "train-00000-of-00001"
     path.write_bytes(b"".join(map(records.frame, examples)))
-    reader = Reader(dataset.find_split(tmp_path, "train").index(), skip_damaged=True)
+    reader = RecordReader(dataset.find_split(tmp_path, "train").index(), skip_damaged=True)
     data = images.training(reader, share(), steps=range(4), first_image=0, crop_area=0.5, seed=1, classes=1)
 
     assert [10] * 4 == [len(labels) for _, labels, _ in data]
@@ -122,7 +122,7 @@ def test_a_truncated_shard_is_skipped_and_named_when_asked(shards: Any, capsys: 
 
 def test_labels_outside_the_classes_are_an_error_not_a_nan(shards: Any) -> None:
     """The network has half as many as the data."""
-    reader = Reader(dataset.find_split(shards, "train").index())
+    reader = RecordReader(dataset.find_split(shards, "train").index())
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=5)
     with (
         pytest.raises(InputError, match=r"a label lies outside 1 to 5: give the --classes of the data$"),
@@ -135,7 +135,7 @@ def test_records_without_a_label_are_an_error_that_says_who_names_them(tmp_path:
     """As of a test set."""
     jpeg = coordinates(40, 40)
     (tmp_path / "train-00000-of-00001").write_bytes(records.frame(records.example({"image/encoded": jpeg})) * 12)
-    reader = Reader(dataset.find_split(tmp_path, "train").index())
+    reader = RecordReader(dataset.find_split(tmp_path, "train").index())
     data = images.training(reader, share(), steps=range(1), first_image=0, crop_area=0.5, seed=1, classes=10)
     with pytest.raises(InputError, match=r"no readable JPEG image with a label"), images.unwrapped():
         list(data)

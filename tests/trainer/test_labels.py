@@ -10,7 +10,7 @@ import pytest
 from trainer.common.data import dataset
 from trainer.common.files.errors import ConfigError
 from trainer.imagenet.raw import read_raw
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.plan import look_up
 
 SYNSETS = ("n01440764", "n01443537", "n01484850")
@@ -220,8 +220,8 @@ def test_splits_with_different_classes_are_not_trained_on(tmp_path: Path) -> Non
     manifest(tmp_path / "train", "n01", "n02", "n04")
     manifest(tmp_path / "validation", "n02", "n03")
     with pytest.raises(ConfigError, match=re.escape(f"label 1 is n01 in {tmp_path}/train/manifest.json, but n02 in")):
-        look_up(Config(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1))
+        look_up(ResNetConfig(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1))
     shutil.rmtree(tmp_path / "validation")
     assert 3 == dataset.classes_in(tmp_path)
     with pytest.raises(ConfigError, match=r"--classes is 2, but .* has 3"):
-        look_up(Config(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1, classes=2))
+        look_up(ResNetConfig(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1, classes=2))

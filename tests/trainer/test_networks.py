@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from trainer.common.checkpoints import npz_writer, weight_files
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.common.ranks.precision import first_scale, is_loss_scale
 from trainer.resnet50 import export, network, onnx_graph, pretrained
@@ -179,7 +179,7 @@ def test_exports_are_written_in_the_form_of_their_name(
     assert 2 == export.main([*words[2:], str(tmp_path / "x.npz")])
 
     job = tmp_path / "job"
-    folder = Folder(job / "checkpoints")
+    folder = CheckpointFolder(job / "checkpoints")
     for step in (4, 8):
         held = {f"keras/{n}": a + step for n, a in ours.items()}
         folder.save(step, held, {"model": "resnet18" if step == 4 else "resnet7"})

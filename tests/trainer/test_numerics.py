@@ -10,10 +10,10 @@ import tensorflow as tf
 from trainer.common.ranks import gradients, precision
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50 import augment, horovod, optimizer
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.model import BatchNorm
 from trainer.resnet50.network import BN_EPSILON, Init, Pixels
-from trainer.resnet50.step import Learner
+from trainer.resnet50.step import TensorFlowLearner
 
 CLASSES = 5
 
@@ -21,7 +21,7 @@ CLASSES = 5
 def learner(**flags: Any) -> Any:
     """A small network on 32 pixels; no Horovod is needed until it trains."""
     flags = {"model": "resnet18", "synthetic": True, "image_size": 32, "batch_size": 6, "num_batches": 1} | flags
-    return Learner(Config(**flags), CLASSES)
+    return TensorFlowLearner(ResNetConfig(**flags), CLASSES)
 
 
 @pytest.fixture
@@ -258,7 +258,9 @@ def test_xla_computes_the_same_gradients(batch: Any) -> None:
 
 def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does() -> None:
     """Sums over the images; of twelve classes, so that top-5 is not all."""
-    ours = Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12)
+    ours = TensorFlowLearner(
+        ResNetConfig(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12
+    )
     ours.model.dense.assign(np.random.default_rng(1).normal(0, 1, ours.model.dense.shape))
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (40, 32, 32, 3), np.uint8), rng.integers(0, 12, 40)
@@ -278,7 +280,9 @@ def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does() -> None:
 
 def test_what_is_said_alike_of_all_classes_is_no_hit_for_all() -> None:
     """Of equal logits the lower class comes first, in top-1 and in top-5; what is no number hits nothing."""
-    ours = Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12)
+    ours = TensorFlowLearner(
+        ResNetConfig(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12
+    )
     images, labels = tf.zeros([12, 32, 32, 3], tf.uint8), tf.range(12)
     ours.model.dense.assign(tf.zeros_like(ours.model.dense))
     assert [12, 1, 5] == list(ours.evaluate(images, labels).numpy()[:3])

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.data import records
 from trainer.common.files.errors import ConfigError
 from trainer.resnet50 import start
 from trainer.resnet50.__main__ import main, parse
-from trainer.resnet50.config import Config
-from trainer.resnet50.plan import Data, Plan, look_up, make_plan, summary
+from trainer.resnet50.config import ResNetConfig
+from trainer.resnet50.plan import Data, RunPlan, look_up, make_plan, summary
 from trainer.resnet50.recipes import RECIPES
-from trainer.resnet50.resume import Position
+from trainer.resnet50.resume import RunPosition
 
 DRAWN = ("--synthetic", "--num-batches", "5", "--batch-size", "8")
 DATA = Data(classes=10, train_examples=100, validation_examples=4)
@@ -38,10 +38,10 @@ def no_beat(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def plan(ranks: int = 1, data: Data = DATA, **flags: Any) -> Plan:
+def plan(ranks: int = 1, data: Data = DATA, **flags: Any) -> RunPlan:
     """Of 8 images per rank, by default for one epoch."""
     flags = {"batch_size": 8, "num_batches": None if "num_epochs" in flags else 12} | flags
-    return make_plan(Config(data_dir=Path("data"), job_dir=Path("job"), **flags), ranks, data)
+    return make_plan(ResNetConfig(data_dir=Path("data"), job_dir=Path("job"), **flags), ranks, data)
 
 
 def test_a_plan_says_its_numbers() -> None:
@@ -70,7 +70,7 @@ def test_a_plan_says_its_numbers() -> None:
     } == found
     assert isinstance(flags, dict)
     assert (8, "data", "job", None) == tuple(flags[n] for n in ("batch_size", "data_dir", "job_dir", "load"))
-    assert {f.name for f in fields(Config)} == set(flags)
+    assert {f.name for f in fields(ResNetConfig)} == set(flags)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_plan_that_cannot_be_is_refused(ranks: int, flags: dict[str, Any], say
 def test_a_damaged_shard_is_left_out_only_where_that_was_asked_for(shards: Path) -> None:
     """Of those to train on and of those to evaluate on."""
     (shards / "train-00001-of-00002").write_bytes(b"damaged, but long enough")
-    run = Config(data_dir=shards, job_dir=Path("job"), num_batches=1, eval=True)
+    run = ResNetConfig(data_dir=shards, job_dir=Path("job"), num_batches=1, eval=True)
     with pytest.raises(Exception, match="train-00001-of-00002: no TFRecord header at byte 0"):
         look_up(run)
     assert 6 == look_up(replace(run, bad_data="skip")).train_examples
@@ -108,7 +108,7 @@ def test_a_plan_goes_on_with_what_its_job_began_with(
 ) -> None:
     """The newest checkpoint tells; a check says what changes, and what cannot go on is refused by both."""
     whole = make_plan(parse(DRAWN)[0], 4, look_up(parse(DRAWN)[0]))
-    Folder(tmp_path / "checkpoints").save(2, {}, Position.after(whole, 2).record())
+    CheckpointFolder(tmp_path / "checkpoints").save(2, {}, RunPosition.after(whole, 2).record())
     words = [*DRAWN, "--job-dir", str(tmp_path)]
     assert 0 == main([*words, "--check", "--ranks", "2"])
     assert capsys.readouterr().out.startswith("2 ranks instead of 4: 2 micro-steps each keep the global batch of 32\n")
@@ -128,7 +128,7 @@ def test_weights_to_begin_with_are_looked_at_unless_there_is_a_checkpoint(
     assert 2 == main(words)
     assert "none.npz" in capsys.readouterr().err
     one = make_plan(parse(DRAWN)[0], 1, look_up(parse(DRAWN)[0]))
-    Folder(tmp_path / "checkpoints").save(2, {}, Position.after(one, 2).record())
+    CheckpointFolder(tmp_path / "checkpoints").save(2, {}, RunPosition.after(one, 2).record())
     assert 0 == main(words)
 
 
@@ -172,16 +172,16 @@ def test_a_flag_has_its_limits(flag: str, least: Any, most: Any) -> None:
     """What is at one is taken, what is beyond is refused by name."""
     for value in (least, most):
         if value is not None:
-            assert value == getattr(Config(**{"synthetic": True, "num_batches": 1, flag: value}), flag)
+            assert value == getattr(ResNetConfig(**{"synthetic": True, "num_batches": 1, flag: value}), flag)
     beyond = [(least - 1, "at least")] * (type(least) is int) + ([(most + 1e-7, "at most")] if most else [])
     for value, says in beyond:
         with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is .*, but must be {says} "):
-            Config(**{"synthetic": True, "num_batches": 1, flag: value})
+            ResNetConfig(**{"synthetic": True, "num_batches": 1, flag: value})
 
 
 def test_a_run_evaluates_where_it_is_told_to() -> None:
     """At the end, alone, or every so often; else it needs no validation images. Only float16 scales its loss."""
-    run = Config(data_dir=Path("d"), job_dir=Path("j"), num_batches=1)
+    run = ResNetConfig(data_dir=Path("d"), job_dir=Path("j"), num_batches=1)
     asked = [replace(run, eval=True), replace(run, eval_only=True), replace(run, eval_every=1.0)]
 
     assert [False, True, True, True] == [one.evaluates for one in (run, *asked)]

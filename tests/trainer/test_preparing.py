@@ -23,7 +23,7 @@ from trainer.imagenet import __main__ as program
 from trainer.imagenet.convert import Options, make_manifest
 from trainer.imagenet.image import make_jpeg
 from trainer.imagenet.matlab import read_structs, structs
-from trainer.imagenet.raw import Raw, Source, read_raw, read_synsets
+from trainer.imagenet.raw import Raw, RawImage, read_raw, read_synsets
 from trainer.imagenet.shards import ImageOptions, Shard, ShardTask, write_shard, written
 
 
@@ -99,7 +99,7 @@ def task_of(folder: Path, **options: Any) -> ShardTask:
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     (folder / "d.JPEG").unlink()
-    sources = tuple(Source(folder / n, f"train/{n}", n, "n07", i) for i, n in enumerate(contents, start=1))
+    sources = tuple(RawImage(folder / n, f"train/{n}", n, "n07", i) for i, n in enumerate(contents, start=1))
     return ShardTask(folder / "train-00000-of-00001", sources, ImageOptions(**options))
 
 
@@ -160,7 +160,7 @@ def test_a_shard_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_manifest_accounts_for_every_file() -> None:
     """By name, split and class; where the numbers do not add up something was lost."""
-    files = tuple(Source(Path("x"), n, n, "n01", 1) for n in "abcd")
+    files = tuple(RawImage(Path("x"), n, n, "n01", 1) for n in "abcd")
     raw = Raw(("n01", "n02"), ("one", "two"), files[:3], files[3:], ("stray",))
     common: dict[str, Any] = {"recipe": "r", "bytes": 5, "sha256": "s", "input_bytes": 4, "input_crc32c": 3}
     train = Shard(name="t", records=2, inputs=3, repaired={"a": "png"}, rejected={"b": "no image"}, **common)

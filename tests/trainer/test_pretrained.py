@@ -15,17 +15,17 @@ import tensorflow as tf
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
 from trainer.common.checkpoints import weight_files
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.data.records import parse, read_all
 from trainer.common.files.errors import ConfigError
 from trainer.resnet50 import export, pretrained
 from trainer.resnet50.__main__ import check_weights
 from trainer.resnet50.augment import normalise
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.export import Trained
 from trainer.resnet50.horovod import begin
 from trainer.resnet50.network import KERAS, OWN, TORCHVISION
-from trainer.resnet50.step import Learner
+from trainer.resnet50.step import TensorFlowLearner
 
 CLASSES = 7
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 64, 72, 3), np.uint8)  # even sides: there paddings differ
@@ -33,8 +33,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 64, 72, 3), np.uint8)  # 
 
 def learner_of(file: Path, classes: int = CLASSES, **flags: Any) -> tuple[Any, str]:
     """One that began with the file, and what it said of that."""
-    config = Config(**{"synthetic": True, "num_batches": 1, "load": file, **flags})
-    learner = Learner(config, classes)
+    config = ResNetConfig(**{"synthetic": True, "num_batches": 1, "load": file, **flags})
+    learner = TensorFlowLearner(config, classes)
     return learner, begin(config, learner)
 
 
@@ -286,8 +286,8 @@ def test_a_run_judges_the_weights_of_a_file(python: Any, mini_shards: Path, tmp_
 
 def test_a_jobs_checkpoint_is_exported_and_nothing_overwritten(tmp_path: Path) -> None:
     """The best or the newest, what evaluation computes with; a folder without one, and another trainer's, are refused."""
-    config = Config(model="resnet18", synthetic=True, num_batches=1, variant=TORCHVISION, ema_decay=0.9)
-    learner, folder = Learner(config, CLASSES), Folder(tmp_path / "checkpoints")
+    config = ResNetConfig(model="resnet18", synthetic=True, num_batches=1, variant=TORCHVISION, ema_decay=0.9)
+    learner, folder = TensorFlowLearner(config, CLASSES), CheckpointFolder(tmp_path / "checkpoints")
     with pytest.raises(ConfigError, match="holds no valid checkpoint"):
         export.of_job(tmp_path, None, best=False)
     for step in (1, 2):
@@ -314,6 +314,6 @@ def test_weights_are_looked_at_before_a_job_starts_but_not_when_it_goes_on(tmp_p
     """What it would begin with may be gone by then."""
     flags = {"data_dir": tmp_path, "num_batches": 1, "job_dir": tmp_path, "load": tmp_path / "gone.npz"}
     with pytest.raises(ConfigError, match=r"gone\.npz cannot be read as weights"):
-        check_weights(Config(**flags))
-    Folder(tmp_path / "checkpoints").save(1, {"a": np.zeros(1)})
-    check_weights(Config(**flags))
+        check_weights(ResNetConfig(**flags))
+    CheckpointFolder(tmp_path / "checkpoints").save(1, {"a": np.zeros(1)})
+    check_weights(ResNetConfig(**flags))

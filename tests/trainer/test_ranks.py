@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.conftest import run_program
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.ranks import metrics
 from trainer.common.ranks.precision import FIRST_SCALE
 
@@ -37,7 +37,7 @@ SMALL = (
 
 def arrays(job: Any) -> Any:
     """What the newest checkpoint of a job holds."""
-    folder = Folder(job / "checkpoints")
+    folder = CheckpointFolder(job / "checkpoints")
     facts = folder.newest()
     return facts.step, folder.load(facts)
 
@@ -157,7 +157,7 @@ def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted: Any
     (evaluation,) = (r for r in metrics.read(job) if r["kind"] == "eval")
     assert evaluation["images"] == 27
     assert 100 / 27 * round(evaluation["top1"] * 27 / 100) == pytest.approx(evaluation["top1"])
-    facts = Folder(job / "checkpoints").newest()
+    facts = CheckpointFolder(job / "checkpoints").newest()
     assert lines[-1].endswith(facts.time.replace("T", " ").removesuffix("Z"))
     written = datetime.fromisoformat(facts.time).timestamp()
     assert written == pytest.approx((job / "checkpoints" / f"step-{facts.step:08d}.json").stat().st_mtime, abs=60)
@@ -237,7 +237,7 @@ def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(
     assert done.returncode == 1
     assert 1 == (done.stdout + done.stderr).count("error: "), done.stderr
     assert "lower --lr" in done.stderr and "Traceback" not in done.stderr
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     assert all(
         np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values()
     )
@@ -259,7 +259,7 @@ def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_
     for record in last:
         parts = record["input_s"] + record["compute_s"] + record["reduce_s"]
         assert 0 < parts < 1.05 * 16 / record["images_per_s"]
-    facts = Folder(job / "checkpoints").newest()
+    facts = CheckpointFolder(job / "checkpoints").newest()
     assert (14, 14 * 16, 16, 1) == (facts.step, facts.more["images"], facts.more["global_batch"], facts.more["ranks"])
     assert 3 == len(list((tmp_path / "disk").glob("*/train-*")))
 

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from trainer.common.files.errors import ConfigError
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 
 STEPS = {"lr_decay_mode": "steps"}
 SHARDS = {"synthetic": False, "data_dir": "/d", "job_dir": "/j"}
 
 
-def made(**flags: Any) -> Config:
+def made(**flags: Any) -> ResNetConfig:
     """Of drawn images, for one step, but for what is given."""
-    return Config(**{"synthetic": True, "num_batches": 1, **flags})
+    return ResNetConfig(**{"synthetic": True, "num_batches": 1, **flags})
 
 
 @pytest.mark.parametrize(

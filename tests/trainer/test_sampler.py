@@ -58,7 +58,7 @@ def test_a_place_is_where_steps_one_by_one_lead(width: int) -> None:
     groups, at, seen = 7, sampler.BEGINNING, [sampler.BEGINNING]
     for _ in range(12):
         ends = at.group + width >= groups
-        at = sampler.Place(at.epoch + ends, 0 if ends else at.group + width)
+        at = sampler.DataPosition(at.epoch + ends, 0 if ends else at.group + width)
         seen.append(at)
 
     for begin, place in enumerate(seen):

@@ -7,7 +7,7 @@ import pytest
 
 from trainer.common.ranks.schedule import MODES, Schedule, Shape
 from trainer.resnet50.__main__ import parse
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.plan import look_up, make_plan
 
 SYNTHETIC = {0: "6.40000", 1: "6.38721", 100: "5.18400", 200: "4.09600", 300: "3.13600", 400: "2.30401"}
@@ -44,7 +44,7 @@ GPUS_256 = {
 
 def reference_plan(ranks: Any, **flags: Any) -> Any:
     """The reference's recipe: 256 images per GPU, 90 epochs of ImageNet."""
-    config = Config(synthetic=True, batch_size=256, num_epochs=90.0, warmup_epochs=10.0, **flags)
+    config = ResNetConfig(synthetic=True, batch_size=256, num_epochs=90.0, warmup_epochs=10.0, **flags)
     return make_plan(config, ranks, look_up(config))
 
 
@@ -148,7 +148,7 @@ def test_a_schedule_that_is_all_warm_up_ends_where_its_decay_does() -> None:
 
 def test_shapes_are_by_default_those_of_the_flags() -> None:
     """A schedule that is told nothing decays as a run that gives no flag."""
-    config = Config(synthetic=True, num_batches=1, batch_size=1)
+    config = ResNetConfig(synthetic=True, num_batches=1, batch_size=1)
     told = make_plan(config, 1, look_up(config)).schedule.shape
 
     assert replace(told, boundaries=(), rates=()) == Shape()

@@ -16,7 +16,7 @@ from trainer.common.files.errors import CommonError, ConfigError, TrainerError, 
 from trainer.common.ranks.horovod_rank import Ranks, check_together, owned_cores
 from trainer.resnet50 import cache
 from trainer.resnet50.plan import Data
-from trainer.resnet50.reader import InputError, Reader
+from trainer.resnet50.reader import InputError, RecordReader
 from trainer.resnet50.shards import Shards
 
 
@@ -80,9 +80,9 @@ def test_a_shard_that_is_not_there_or_not_of_its_size_is_named(tmp_path: Path) -
         list(records.read_all(path))
 
 
-def reader(folder: Path, *contents: bytes, skip: bool = False) -> Reader:
+def reader(folder: Path, *contents: bytes, skip: bool = False) -> RecordReader:
     """Of these records."""
-    return Reader(records.scan([shard(folder, *contents)]), skip_damaged=skip)
+    return RecordReader(records.scan([shard(folder, *contents)]), skip_damaged=skip)
 
 
 def of_picture(encoded: Any) -> bytes:
@@ -102,7 +102,7 @@ def test_a_record_that_is_damaged_while_it_is_read_ends_the_run(tmp_path: Path) 
     path.write_bytes(whole[:-1])
     with pytest.raises(InputError, match="became shorter while it was read"):
         read(np.array([1]))
-    gone = Reader(records.scan([shard(tmp_path, b"a", name="y")]))
+    gone = RecordReader(records.scan([shard(tmp_path, b"a", name="y")]))
     (tmp_path / "y").unlink()
     with pytest.raises(InputError, match="y cannot be read: No such file or directory"):
         gone(np.array([0]))

@@ -11,12 +11,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from trainer import scaling
-from trainer.benchmark import Config, Speed, overall, parse
+from trainer.benchmark import BenchmarkConfig, Speed, overall, parse
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.common.ranks.clock import Times
 from trainer.common.ranks.metrics import FILE
 from trainer.common.ranks.stragglers import mean_values, slow_ranks, straggler_line
-from trainer.scaling import Point, point, report, text
+from trainer.scaling import ScalingPoint, point, report, text
 
 SMALL = (
     "--image-size",
@@ -82,8 +82,12 @@ def test_the_benchmark_mode_takes_our_networks_and_real_shards(python: Any, mini
 
 def test_the_benchmark_mode_names_networks_as_tf_cnn_benchmarks_does() -> None:
     """resnet50 is the paper's there, with early strides; v1.5 is what the trainer trains."""
-    assert Config(model="resnet50").strides_first and not Config(model="resnet50_v1.5").strides_first
-    assert "resnet50" == Config(model="resnet50_v1.5").training().model == Config(model="resnet50").training().model
+    assert BenchmarkConfig(model="resnet50").strides_first and not BenchmarkConfig(model="resnet50_v1.5").strides_first
+    assert (
+        "resnet50"
+        == BenchmarkConfig(model="resnet50_v1.5").training().model
+        == BenchmarkConfig(model="resnet50").training().model
+    )
 
 
 def test_the_benchmark_mode_takes_flags_as_tf_cnn_benchmarks_spells_them() -> None:
@@ -131,8 +135,8 @@ def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path: Path) -> N
         point(job(tmp_path / "short", 2, [1]))
 
 
-POINTS = [Point(ranks=1, images_per_s=100, low=90, high=115, lines=3),
-          Point(ranks=4, images_per_s=300, low=280, high=330, lines=5, efficiency=0.75)]  # fmt: skip
+POINTS = [ScalingPoint(ranks=1, images_per_s=100, low=90, high=115, lines=3),
+          ScalingPoint(ranks=4, images_per_s=300, low=280, high=330, lines=5, efficiency=0.75)]  # fmt: skip
 
 
 def test_the_scaling_report_is_a_table_and_a_picture() -> None:
@@ -165,20 +169,27 @@ def row(speed: Any, **axes: Any) -> dict[str, Any]:
 
 def test_the_benchmark_mode_has_its_networks_defaults() -> None:
     """Sizes and batches; the run that it makes has the measured steps and those before them."""
-    sizes = {name: (Config(model=name).size, Config(model=name).batch) for name in ("resnet18", "vgg16", "alexnet")}
+    sizes = {
+        name: (BenchmarkConfig(model=name).size, BenchmarkConfig(model=name).batch)
+        for name in ("resnet18", "vgg16", "alexnet")
+    }
     assert {"resnet18": (224, 64), "vgg16": (224, 64), "alexnet": (227, 512)} == sizes
-    assert [32, 32, 32] == [Config(model=f"resnet{n}").batch for n in ("101", "152", "101_v1.5")]
-    assert (32, 48) == (Config(batch_size=32).batch, Config(image_size=48).size)
-    run = Config(model="vgg16", fp16=True, num_batches=7, data_dir=Path("d")).training()
+    assert [32, 32, 32] == [BenchmarkConfig(model=f"resnet{n}").batch for n in ("101", "152", "101_v1.5")]
+    assert (32, 48) == (BenchmarkConfig(batch_size=32).batch, BenchmarkConfig(image_size=48).size)
+    run = BenchmarkConfig(model="vgg16", fp16=True, num_batches=7, data_dir=Path("d")).training()
     assert ("resnet50", 64, 17, "float16", "128.0", 224, False) == (
         *(run.model, run.batch_size, run.num_batches, run.precision, run.loss_scale, run.image_size, run.synthetic),
     )
-    assert (0.005, 0.9, 4e-5, True) == (run.lr, run.momentum, run.weight_decay, Config().training().synthetic)
-    assert ["bfloat16", "float32"] == [Config(bf16=True).precision, Config().precision]
-    assert (100, 10, 10) == (Config().num_batches, Config().num_warmup_batches, Config().display_every)
+    assert (0.005, 0.9, 4e-5, True) == (run.lr, run.momentum, run.weight_decay, BenchmarkConfig().training().synthetic)
+    assert ["bfloat16", "float32"] == [BenchmarkConfig(bf16=True).precision, BenchmarkConfig().precision]
+    assert (100, 10, 10) == (
+        BenchmarkConfig().num_batches,
+        BenchmarkConfig().num_warmup_batches,
+        BenchmarkConfig().display_every,
+    )
     for flags in ({"num_batches": 1}, {"num_warmup_batches": 0}, {"display_every": 0}, {"fp16": True, "bf16": True}):
         with pytest.raises(ConfigError):
-            Config(**flags)
+            BenchmarkConfig(**flags)
 
 
 def test_a_rank_is_slow_above_a_limit_and_the_cause_is_named() -> None:

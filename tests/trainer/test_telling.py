@@ -14,9 +14,9 @@ from trainer.common.files.errors import CommonError
 from trainer.common.ranks import metrics
 from trainer.common.ranks.clock import Times
 from trainer.common.ranks.horovod_rank import Ranks, own_gpu, owned_cores
-from trainer.common.ranks.progress import Progress
+from trainer.common.ranks.progress import ProgressReporter
 from trainer.common.ranks.stopping import Stop, StopRequest, Terminated
-from trainer.resnet50.train_loop import Attempt
+from trainer.resnet50.train_loop import TrainLoop
 
 FAST, SLOW = Times(0.01, 0.2, 0.3), Times(0.3, 0.2, 0.01)
 
@@ -35,7 +35,7 @@ class Three:
 def three() -> Any:
     """Rank 0 of three."""
     gather = Three()
-    return gather, Progress(Ranks(0, 3, 0, 1, 1), gather)
+    return gather, ProgressReporter(Ranks(0, 3, 0, 1, 1), gather)
 
 
 def look(gather: Any, progress: Any, *others: Any) -> Any:
@@ -123,4 +123,4 @@ def test_an_evaluation_that_did_not_count_every_image_has_no_scores(counted: int
     with pytest.raises(
         CommonError, match=f"{counted} of {there} validation images were counted, {left_out} are damaged"
     ):
-        Attempt._evaluate(attempt)
+        TrainLoop._evaluate(attempt)

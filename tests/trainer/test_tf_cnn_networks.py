@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.benchmark import Config
+from trainer.benchmark import BenchmarkConfig
 from trainer.resnet50.model import ResNet
 from trainer.resnet50.network import Variant
 from trainer.tf_cnn_networks import NETWORKS, build
@@ -48,7 +48,7 @@ def learnt(variables: Any) -> int:
 @pytest.mark.parametrize("name", COUNTED)
 def test_networks_are_as_large_as_tf_cnn_benchmarks_builds_them(name: str) -> None:
     """In a graph, where nothing is computed; its ResNets with the strides where it has them."""
-    config = Config(model=name)
+    config = BenchmarkConfig(model=name)
     if name in NETWORKS:
         with tf.Graph().as_default() as graph:
             model = build(name, 1000, config.size)

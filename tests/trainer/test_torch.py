@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from dlami.heartbeat import Phase, beat_file
 from tests.trainer.beats import told
 from tests.trainer.conftest import Ranks, run_program
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.data import sampler
 from trainer.common.data.records import parse, read_all
 from trainer.common.files.errors import ConfigError
 from trainer.common.ranks import metrics
 from trainer.common.ranks.precision import FIRST_SCALE, LARGEST_SCALE
 from trainer.resnet50 import augment
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.engine import moving_average_decay
 from trainer.resnet50.images import CROPS
-from trainer.resnet50.step import Learner
+from trainer.resnet50.step import TensorFlowLearner
 from trainer.resnet50_torch import rng
-from trainer.resnet50_torch.dist_env import Place
+from trainer.resnet50_torch.dist_env import DistEnv
 
 HERE = Path(__file__).parent
 CLASSES, LR, STEPS = 5, 0.05, 2  # as torch_steps.py has them
@@ -90,7 +90,7 @@ def as_ours(name: str, array: Any, modules: dict[str, str]) -> tuple[str, Any]:
 def test_steps_are_those_of_the_other_trainer(theirs: Any, batch: Any, variant: str) -> None:
     """From equal seeds equal weights; after two steps losses, weights, momenta, statistics and averages agree."""
     flags = {"model": "resnet18", "synthetic": True, "image_size": SIZE, "batch_size": 6, "num_batches": 1}
-    ours = Learner(Config(**{**flags, **VARIANTS[variant]}), CLASSES)
+    ours = TensorFlowLearner(ResNetConfig(**{**flags, **VARIANTS[variant]}), CLASSES)
     given = tf.constant(batch["pixels"]), tf.constant(batch["labels"]), tf.constant(batch["seeds"])
     begun = ours.arrays()
     found = []
@@ -118,7 +118,7 @@ def test_steps_are_those_of_the_other_trainer(theirs: Any, batch: Any, variant: 
 def test_colours_the_deep_network_and_its_size_are_the_other_trainers(theirs: Any, batch: Any) -> None:
     """The same changes of colour for the same seeds; ResNet-50's forward pass in training, and its parameters."""
     flags = {"synthetic": True, "image_size": SIZE, "batch_size": 6, "num_batches": 1, "adv_bn_init": False}
-    ours = Learner(Config(**flags), CLASSES)
+    ours = TensorFlowLearner(ResNetConfig(**flags), CLASSES)
     pixels = tf.constant(batch["pixels"])
     colours = augment.Colours(0.3, 0.13, 0.6, 0.6)
     varied = augment.vary_colours(pixels, tf.constant(batch["seeds"]), colours).numpy()
@@ -206,21 +206,24 @@ BY_MPIRUN = {
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Place()),
-        ({"RANK": "3"}, Place()),  # somebody's own
-        (BY_MPIRUN, Place(5, 8, 1, 4)),
-        ({**BY_MPIRUN, "RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, Place(7, 9, 3, 4)),
+        ({}, DistEnv()),
+        ({"RANK": "3"}, DistEnv()),  # somebody's own
+        (BY_MPIRUN, DistEnv(5, 8, 1, 4)),
+        (
+            {**BY_MPIRUN, "RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
+            DistEnv(7, 9, 3, 4),
+        ),
     ],
 )
 def test_a_rank_knows_its_place(environment: Any, place: Any) -> None:
     """From Open MPI; from torchrun, which may itself have been started by mpirun, once per host; or it is alone."""
-    assert place == Place.of(environment)
+    assert place == DistEnv.of(environment)
 
 
 def test_a_place_that_is_no_number_is_one_sentence() -> None:
     """Which variables it was."""
     with pytest.raises(ConfigError, match="LOCAL_RANK and LOCAL_WORLD_SIZE"):
-        Place.of({"RANK": "0", "WORLD_SIZE": "two", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
+        DistEnv.of({"RANK": "0", "WORLD_SIZE": "two", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +304,7 @@ def test_stopped_and_resumed_on_another_number_of_ranks_the_curve_is_the_uninter
     assert [row[:2] for row in mine] == [row[:2] for row in whole]
     assert [row[2] for row in mine] == pytest.approx([row[2] for row in whole], rel=1e-3)
     assert (6, 27) == wanted[0][:2] == scored[0][:2]
-    facts = Folder(tmp_path / "job" / "checkpoints").newest()
+    facts = CheckpointFolder(tmp_path / "job" / "checkpoints").newest()
     assert (6, 1, 2) == (facts.step, facts.more["ranks"], facts.more["origin_ranks"])
 
 

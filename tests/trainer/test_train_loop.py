@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.files.errors import CommonError, TrainerError
 from trainer.common.ranks import metrics
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.common.ranks.stopping import Stop, Terminated
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.engine import Engine, StepResult, moving_average_decay
 from trainer.resnet50.plan import Data, make_plan
-from trainer.resnet50.train_loop import EVAL_HEADER, TRAIN_HEADER, Attempt, restore
+from trainer.resnet50.train_loop import EVAL_HEADER, TRAIN_HEADER, TrainLoop, restore
 
 FINE = StepResult(2.0, 0.25, 0, 0, 0, 0, 2.0, 0.1, 0.1)
 OVERFLOW = replace(FINE, loss=math.inf, own_loss=math.inf, skipped=1.0)
@@ -102,8 +102,8 @@ def attempt(
     more = {"data_dir": Path("data"), "job_dir": job} if job else {"synthetic": True}
     common = {"batch_size": 8, "num_batches": 7, "lr": 0.5, "lr_decay_mode": "constant", "checkpoint_seconds": 0.0}
     data = Data(classes=10, train_examples=40, validation_examples=4)
-    plan = make_plan(Config(**{**more, **common, **flags}), 1, data)
-    return Attempt(replace(plan, begins_anew=begins_anew), engine)
+    plan = make_plan(ResNetConfig(**{**more, **common, **flags}), 1, data)
+    return TrainLoop(replace(plan, begins_anew=begins_anew), engine)
 
 
 def without_speed(said: str) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_training_shows_saves_and_evaluates_at_its_steps(tmp_path: Path, capsy
     assert said[7].startswith("Finished in ")
     assert " ".join(EVAL_HEADER.split()) == said[8] and said[9].startswith("7 1.4 25.000 75.000 1.500 2")
     assert 10 == len(said)
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     assert [7, 6, 3] == folder.steps()
     assert [0.0, 4.0] == [folder.load(folder.facts(step))["weight"][0] - 3 for step in (3, 7)]
     more = folder.facts(6).more
@@ -149,7 +149,7 @@ def test_evaluations_between_steps_mark_the_best_checkpoint(tmp_path: Path, caps
     said = without_speed(capsys.readouterr().out)
 
     assert [(5, 50.0), (7, 25.0)] == of_kind(tmp_path, "eval", "step", "top1")
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     assert ([7, 5], 5) == (folder.steps(), folder.best().step)
     assert 2 == said.count(" ".join(TRAIN_HEADER.split()))
 
@@ -199,7 +199,9 @@ def test_an_attempt_with_unreadable_checkpoints_begins_anew_only_when_told(tmp_p
     again.go()
 
     assert (0, 7) == (again.learner.begun_with[0][0], again.step)
-    assert (tmp_path / "checkpoints.unreadable-1").is_dir() and [7] == Folder(tmp_path / "checkpoints").steps()[:1]
+    assert (tmp_path / "checkpoints.unreadable-1").is_dir() and [7] == CheckpointFolder(
+        tmp_path / "checkpoints"
+    ).steps()[:1]
 
 
 @pytest.mark.parametrize("skipped", [0.0, 1.0])
@@ -211,7 +213,7 @@ def test_a_stop_that_was_asked_for_saves_and_is_gone_on_from(
     said = capsys.readouterr().out
 
     assert said.endswith("Asked to stop: saved after step 3; the same command resumes from there\n")
-    assert [4] == Folder(tmp_path / "checkpoints").steps()
+    assert [4] == CheckpointFolder(tmp_path / "checkpoints").steps()
     assert "Finished" not in said and [] == of_kind(tmp_path, "eval")
     rest = attempt(tmp_path)
     rest.go()
@@ -237,10 +239,10 @@ def test_a_training_that_sigterm_ended_says_so_unless_it_was_done(tmp_path: Path
     says = rf"SIGTERM came to rank 0 \({socket.gethostname()}\).*: saved after step 1; the same command resumes"
     with pytest.raises(Terminated, match=says):
         ended.go()
-    assert [2] == Folder(tmp_path / "checkpoints").steps()
+    assert [2] == CheckpointFolder(tmp_path / "checkpoints").steps()
 
     attempt(tmp_path, {6: replace(FINE, terminated=1.0)}).go()
-    assert 7 == Folder(tmp_path / "checkpoints").steps()[0]
+    assert 7 == CheckpointFolder(tmp_path / "checkpoints").steps()[0]
 
 
 def test_a_loss_scale_is_on_record(tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_weights_of_a_file_begin_a_training_that_has_no_checkpoint(
     assert "begins with w.npz" in capsys.readouterr().out
     attempt(tmp_path, num_batches=8, **flags).go()
     assert "begins with" not in capsys.readouterr().out
-    assert Config(synthetic=True, num_batches=1, load=Path("x")).weights_file == Path("x")
+    assert ResNetConfig(synthetic=True, num_batches=1, load=Path("x")).weights_file == Path("x")
 
 
 def looking(ranks_losses: list[float], skips: int = 0) -> Any:
@@ -293,33 +295,33 @@ def looking(ranks_losses: list[float], skips: int = 0) -> Any:
 def test_steps_that_overflow_are_counted_until_there_are_too_many() -> None:
     """The fortieth in a row ends the training; one that went well begins the count anew."""
     held = looking([1.0, 1.0], skips=38)
-    assert OVERFLOW == Attempt._look(held, OVERFLOW)
+    assert OVERFLOW == TrainLoop._look(held, OVERFLOW)
     with pytest.raises(
         CommonError, match=r"^40 steps in a row overflowed at about step 12, first on rank 0 \(a\): lower --lr"
     ):
-        Attempt._look(held, OVERFLOW)
+        TrainLoop._look(held, OVERFLOW)
     fixed = looking([1.0, 1.0], skips=39)
     fixed.config.loss_scale = "1024"
     with pytest.raises(CommonError, match=r"on rank 0 \(a\): lower --loss-scale 1024 or leave it out"):
-        Attempt._look(fixed, OVERFLOW)
+        TrainLoop._look(fixed, OVERFLOW)
     sound = looking([1.0, 1.0], skips=39)
     with pytest.raises(CommonError, match=r"^40 steps in a row overflowed at about step 12, first on no rank alone:"):
-        Attempt._look(sound, replace(FINE, skipped=1.0))
+        TrainLoop._look(sound, replace(FINE, skipped=1.0))
 
     held = looking([1.0, 1.0], skips=39)
-    assert FINE == Attempt._look(held, FINE)
+    assert FINE == TrainLoop._look(held, FINE)
     assert 0 == held._skips
 
 
 def test_a_loss_that_is_no_number_ends_the_training_and_names_the_ranks() -> None:
     """With their hosts, all of those where it began."""
     with pytest.raises(CommonError, match=r"^the loss is nan at about step 12, first on rank 1 \(b\), 2 \(c\): lower"):
-        Attempt._look(looking([math.nan, math.inf]), replace(FINE, loss=math.nan))
+        TrainLoop._look(looking([math.nan, math.inf]), replace(FINE, loss=math.nan))
     for written, said in ((None, "no checkpoint was written"), (SimpleNamespace(step=8), "checkpoint is of step 8")):
         held = looking([math.nan, math.inf])
         held.saver = SimpleNamespace(written=written)
         with pytest.raises(CommonError, match=said):
-            Attempt._look(held, replace(FINE, loss=math.nan))
+            TrainLoop._look(held, replace(FINE, loss=math.nan))
 
 
 @pytest.mark.parametrize(

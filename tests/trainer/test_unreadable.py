@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trainer.common.checkpoints import npz_writer
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.checkpoints.checkpoint_replica import find_newest, local_folder, make_private
 from trainer.common.checkpoints.unreadable import add_from_scratch_flags, may_begin_anew
 from trainer.common.checkpoints.write_lease import ATTEMPT
@@ -23,9 +23,9 @@ ARRAYS = {"w": np.arange(4.0)}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path: Path) -> CheckpointFolder:
     """Two checkpoints, of step 10 and 20."""
-    found = Folder(tmp_path / "job/checkpoints")
+    found = CheckpointFolder(tmp_path / "job/checkpoints")
     for step in (10, 20):
         found.save(step, ARRAYS)
     return found
@@ -41,7 +41,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-def damage(folder: Folder, how: str) -> dict[str, bytes]:
+def damage(folder: CheckpointFolder, how: str) -> dict[str, bytes]:
     """Damages every checkpoint in this way; what the folder holds then."""
     for step in (10, 20):
         DAMAGE[how](folder.arrays_file(step))
@@ -59,36 +59,36 @@ def alone(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_training_does_not_begin_anew_over_them(folder: Folder, how: str) -> None:
+def test_a_training_does_not_begin_anew_over_them(folder: CheckpointFolder, how: str) -> None:
     """They are named, with what is wrong, and stay; when it is asked for they are set aside whole, each time."""
     before = damage(folder, how)
     with pytest.raises(CommonError, match=r"2 checkpoints found and none can be read: .*--from-scratch") as error:
-        find_newest(Folder(folder.path), ["a"], 0, alone)
+        find_newest(CheckpointFolder(folder.path), ["a"], 0, alone)
     assert "step-000000" in str(error.value) or "step 10" in str(error.value)
     assert before == content(folder.path)
 
-    newest = find_newest(Folder(folder.path), ["a"], 0, alone, begins_anew=True)
+    newest = find_newest(CheckpointFolder(folder.path), ["a"], 0, alone, begins_anew=True)
     assert newest.facts is None and not folder.path.exists()
     assert before == content(folder.path.with_name("checkpoints.unreadable-1"))
     folder.save(10, ARRAYS)
     folder.save(20, ARRAYS)
     again = damage(folder, how)
-    find_newest(Folder(folder.path), ["a"], 0, alone, begins_anew=True)
+    find_newest(CheckpointFolder(folder.path), ["a"], 0, alone, begins_anew=True)
     assert again == content(folder.path.with_name("checkpoints.unreadable-2"))
 
 
-def test_one_that_can_be_read_is_gone_on_from_though_it_may_begin_anew(folder: Folder) -> None:
+def test_one_that_can_be_read_is_gone_on_from_though_it_may_begin_anew(folder: CheckpointFolder) -> None:
     """The permission to begin anew changes nothing while there is a way to go on; nor is an empty folder refused."""
     DAMAGE["changed"](folder.arrays_file(20))
-    newest = find_newest(Folder(folder.path), ["a"], 0, alone, begins_anew=True)
+    newest = find_newest(CheckpointFolder(folder.path), ["a"], 0, alone, begins_anew=True)
 
     assert newest.facts and 10 == newest.facts.step
-    assert find_newest(Folder(folder.path.with_name("none")), ["a"], 0, alone).facts is None
+    assert find_newest(CheckpointFolder(folder.path.with_name("none")), ["a"], 0, alone).facts is None
 
 
 def test_a_first_checkpoint_whose_writer_was_killed_is_no_checkpoint(tmp_path: Path) -> None:
     """Its arrays have their name and its facts do not: nothing was promised, so the training begins."""
-    folder = Folder(tmp_path / "checkpoints")
+    folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.save(10, ARRAYS)
     DAMAGE["facts gone"](folder.arrays_file(10))
 
@@ -111,11 +111,11 @@ def test_damaged_copies_on_a_hosts_own_disk_count_too(tmp_path: Path, monkeypatc
     path = local_folder()
     assert path
     make_private(path)
-    copies = Folder(path)
+    copies = CheckpointFolder(path)
     copies.save(10, ARRAYS)
     copies.save(20, ARRAYS)
     before = damage(copies, "changed")
-    shared = Folder(job / "checkpoints")
+    shared = CheckpointFolder(job / "checkpoints")
     with pytest.raises(CommonError, match=f"'inv jobs.resume {job.name} --from-scratch'"):
         find_newest(shared, ["a"], 0, alone)
     assert before == content(path)
@@ -124,7 +124,7 @@ def test_damaged_copies_on_a_hosts_own_disk_count_too(tmp_path: Path, monkeypatc
     assert before == content(path.with_name(f"{path.name}.unreadable-1"))
 
 
-def test_all_ranks_refuse_alike(folder: Folder) -> None:
+def test_all_ranks_refuse_alike(folder: CheckpointFolder) -> None:
     """Only rank 0 has looked at the shared folder; the others learn of it and end with the same sentence."""
     damage(folder, "cut off")
     told: list[bytes] = []
@@ -136,7 +136,7 @@ def test_all_ranks_refuse_alike(folder: Folder) -> None:
     said = []
     for rank, gather in ((0, first), (1, lambda data: [told[0], data])):
         with pytest.raises(CommonError) as error:
-            find_newest(Folder(folder.path), ["a", "b"], rank, gather)
+            find_newest(CheckpointFolder(folder.path), ["a", "b"], rank, gather)
         said.append(str(error.value))
     assert said[0] == said[1] and "has" in said[0]
 
@@ -169,14 +169,16 @@ def test_a_retry_is_never_told_to_begin_anew(
     [lambda job: of_job(job, None, best=False), newest_weights],
     ids=["export", "evaluate and predict"],
 )
-def test_what_uses_a_checkpoint_says_that_none_can_be_read(folder: Folder, use: Callable[[Path], Any]) -> None:
+def test_what_uses_a_checkpoint_says_that_none_can_be_read(
+    folder: CheckpointFolder, use: Callable[[Path], Any]
+) -> None:
     """Not that there is none yet."""
     damage(folder, "cut off")
     with pytest.raises(TrainerError, match="2 checkpoints found and none can be read"):
         use(folder.path.parent)
 
 
-def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(folder: Folder) -> None:
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(folder: CheckpointFolder) -> None:
     """A link whose disk is not mounted, a file in its place: nobody knows what checkpoints there are."""
     elsewhere = folder.path.with_name("disk")
     folder.path.rename(elsewhere)
@@ -184,15 +186,15 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(folder: Folder) -> N
     assert [20, 10] == folder.steps()
     shutil.rmtree(elsewhere)
     with pytest.raises(CommonError, match=r"is a link to .*disk, which is missing: mount it first"):
-        find_newest(Folder(folder.path), ["a"], 0, alone)
+        find_newest(CheckpointFolder(folder.path), ["a"], 0, alone)
     folder.path.unlink()
     folder.path.write_text("")
     with pytest.raises(CommonError, match="cannot be listed: Not a directory"):
-        find_newest(Folder(folder.path), ["a"], 0, alone)
+        find_newest(CheckpointFolder(folder.path), ["a"], 0, alone)
 
 
 def test_a_folder_that_is_removed_while_a_checkpoint_is_written_is_made_again(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was being written is written once more; the best one is noted as well."""
     write = npz_writer.write
@@ -215,7 +217,7 @@ def test_a_folder_that_is_removed_while_a_checkpoint_is_written_is_made_again(
 
 @pytest.mark.parametrize(("number", "remedy"), [(28, "free the disk"), (122, "free the disk"), (30, "mend the folder")])
 def test_a_checkpoint_that_cannot_be_written_says_which_others_are_there(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     """A full disk is to be freed, any other trouble is the folder's; none is said to be there that is not."""
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from trainer.common.ranks.horovod_rank import Ranks
-from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.config import TorchResNetConfig
 from trainer.resnet50_torch.images import synthetic
-from trainer.resnet50_torch.process_group import World, leave_ranks, start_ranks
-from trainer.resnet50_torch.step import Learner
+from trainer.resnet50_torch.process_group import ProcessGroup, leave_ranks, start_ranks
+from trainer.resnet50_torch.step import TorchLearner
 
 COMMON: dict[str, Any] = {"model": "resnet18", "synthetic": True, "image_size": 64, "batch_size": 16, "num_batches": 1}
 LATE_S = 0.4
@@ -23,7 +23,9 @@ CYCLES = 500_000_000  # of a GPU, by which a delay is made
 
 def trained(device: str, steps: int = 3, **flags: Any) -> tuple[dict[str, np.ndarray], list[float]]:
     """Its tensors and losses after a few steps alone."""
-    learner = Learner(Config(**{**COMMON, **flags}), 10, World(Ranks(0, 1, 0, 1, threads=4), torch.device(device)))
+    learner = TorchLearner(
+        TorchResNetConfig(**{**COMMON, **flags}), 10, ProcessGroup(Ranks(0, 1, 0, 1, threads=4), torch.device(device))
+    )
     batches = synthetic(batch=16, size=64, classes=10, seed=1, rank=0)
     losses = [learner.result(learner.train(next(batches), 0.01, step=n)).loss for n in range(steps)]
     return learner.arrays(), losses
@@ -45,8 +47,8 @@ def beside_the_processor(**flags: Any) -> dict[str, float]:
 
 def late(where: str) -> dict[str, float]:
     """The two spans of a step whose GPU is late before or after its gradients, and how long the host queued it."""
-    world = World(Ranks(0, 1, 0, 1, threads=4), torch.device("cuda:0"))
-    learner = Learner(Config(**COMMON), 10, world)
+    world = ProcessGroup(Ranks(0, 1, 0, 1, threads=4), torch.device("cuda:0"))
+    learner = TorchLearner(TorchResNetConfig(**COMMON), 10, world)
     batches = synthetic(batch=16, size=64, classes=10, seed=1, rank=0)
     for _ in range(3):
         learner.result(learner.train(next(batches), 0.01))
@@ -75,9 +77,9 @@ def _slept(cycles: int) -> float:
     return first.elapsed_time(then) / 1e3
 
 
-def among_ranks(world: World) -> dict[str, Any]:
+def among_ranks(world: ProcessGroup) -> dict[str, Any]:
     """What ranks that share a GPU exchange by, and how many different values they have after steps on their own data."""
-    learner = Learner(Config(**{**COMMON, "precision": "bfloat16"}), 10, world)
+    learner = TorchLearner(TorchResNetConfig(**{**COMMON, "precision": "bfloat16"}), 10, world)
     learner.broadcast()
     batches = synthetic(batch=16, size=64, classes=10, seed=1, rank=world.ranks.rank)
     for step in range(3):
@@ -88,7 +90,7 @@ def among_ranks(world: World) -> dict[str, Any]:
     return {"backend": world.backend, "gpu": world.ranks.gpu, "values": len(values), "own losses": len(own)}
 
 
-world = start_ranks(Config(**{**COMMON, "threads": 1}))
+world = start_ranks(TorchResNetConfig(**{**COMMON, "threads": 1}))
 if world.ranks.size > 1:
     found = among_ranks(world)
     leave_ranks(world)

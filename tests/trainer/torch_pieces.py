@@ -18,18 +18,18 @@ from trainer.common.ranks.precision import GROWS_AFTER, LARGEST_SCALE
 from trainer.resnet50.network import BLOCKS, Init
 from trainer.resnet50_torch import augment, decoding, images
 from trainer.resnet50_torch import rng as draws
-from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.config import TorchResNetConfig
 from trainer.resnet50_torch.decoders import Decoders
-from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.images import ImageBatch
 from trainer.resnet50_torch.metrics_allreduce import Shared
-from trainer.resnet50_torch.model import Block, ResNet
+from trainer.resnet50_torch.model import TorchBlock, TorchResNet
 from trainer.resnet50_torch.optimizer import LossScale
-from trainer.resnet50_torch.process_group import World, _no_meeting, lost_ranks_named, start_ranks
-from trainer.resnet50_torch.step import Learner, _places
+from trainer.resnet50_torch.process_group import ProcessGroup, _no_meeting, lost_ranks_named, start_ranks
+from trainer.resnet50_torch.step import TorchLearner, _places
 
 few: Any = {"resnet18": (1, 2), "resnet50": (2, 1)}  # stages; two say as much as four, and cost a fortieth
 BLOCKS.update(few)
-ALONE = World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))
+ALONE = ProcessGroup(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))
 COMMON: dict[str, Any] = {"model": "resnet18", "synthetic": True, "image_size": 32, "batch_size": 4, "num_batches": 1}
 
 
@@ -38,13 +38,15 @@ def layers() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for bottleneck in (False, True):
         for channels_in, stride in ((64, 1), (256, 1), (128, 2)):
-            block = Block(Init.of(1, zero_gamma=True, he_init=True), channels_in, 64, stride, bottleneck=bottleneck)
+            block = TorchBlock(
+                Init.of(1, zero_gamma=True, he_init=True), channels_in, 64, stride, bottleneck=bottleneck
+            )
             convs = [(*c.weight.shape, *c.stride, *c.padding) for c in block.convs]
             norms = [(n.num_features, n.eps, n.momentum, float(n.weight.mean())) for n in block.norms]
             shortcut = block.shortcut and (*block.shortcut[0].weight.shape, *block.shortcut[0].stride)
             found[f"{bottleneck} {channels_in} {stride}"] = (convs, norms, shortcut, block.channels)
     for model in ("resnet18", "resnet50"):
-        network = ResNet(model, 7, Init.of(1, zero_gamma=False, he_init=True))
+        network = TorchResNet(model, 7, Init.of(1, zero_gamma=False, he_init=True))
         found[model] = {
             "parameters": sum(p.numel() for p in network.parameters()),
             "kernels": len(network.kernels()),
@@ -60,11 +62,11 @@ def layers() -> dict[str, Any]:
 def step(**flags: Any) -> dict[str, Any]:
     """How far a step is from what autograd and NumPy make of the same batch, and what it found."""
     torch.manual_seed(0)
-    config = Config(**{**COMMON, "adv_bn_init": False, "momentum": 0.8, "weight_decay": 0.01, **flags})
-    learner, twin = Learner(config, 5, ALONE), Learner(config, 5, ALONE)
+    config = TorchResNetConfig(**{**COMMON, "adv_bn_init": False, "momentum": 0.8, "weight_decay": 0.01, **flags})
+    learner, twin = TorchLearner(config, 5, ALONE), TorchLearner(config, 5, ALONE)
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (4, 32, 32, 3), np.uint8))
-    batch = Batch(pixels, torch.tensor([0, 1, 2, 3]), np.stack([np.full(4, 1), np.arange(4)], 1))
+    batch = ImageBatch(pixels, torch.tensor([0, 1, 2, 3]), np.stack([np.full(4, 1), np.arange(4)], 1))
     size = 4 // config.accumulate
     losses = []
     for at in range(0, 4, size):
@@ -121,10 +123,10 @@ def scales() -> list[list[float]]:
 
 def overflow() -> list[float]:
     """Of a step whose gradients overflow, then of one that is sound: whether it was skipped, the scale, whether a weight moved."""
-    learner = Learner(Config(**COMMON), 5, ALONE)
+    learner = TorchLearner(TorchResNetConfig(**COMMON), 5, ALONE)
     learner.loss_scale = LossScale(None)
     learner.loss_scale.state[0] = float("inf")
-    batch = Batch(
+    batch = ImageBatch(
         torch.ones(4, 32, 32, 3, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), np.zeros((4, 2), np.int64)
     )
     found = []
@@ -144,7 +146,7 @@ def colours() -> dict[str, Any]:
     off = {"brightness": 0.0, "hue": 0.0, "saturation": 0.0, "contrast": 0.0}
 
     def varied(**some: float) -> torch.Tensor:
-        return augment.vary_colours(pixels, seeds, Config(**{**COMMON, **off, **some}))
+        return augment.vary_colours(pixels, seeds, TorchResNetConfig(**{**COMMON, **off, **some}))
 
     drawn = {s: 2 * draws.uniform(seeds, s)[:, None, None, None] - 1 for s in range(5)}
     x, floats = pixels.numpy().astype(np.float32), pixels.float()
@@ -194,7 +196,7 @@ def record(label: int, encoded: Any = None) -> bytes:
 
 def loaded() -> dict[str, Any]:
     """Labels and seeds of batches, which of them are mirrored, and what is said of records that cannot be used."""
-    share = images.Share(rank=1, ranks=2, batch=3, size=8, classes=10, is_pinned=False)
+    share = images.TorchInputShare(rank=1, ranks=2, batch=3, size=8, classes=10, is_pinned=False)
     reader: Any = Rows()
     with Decoders(2) as decoders:
         trained = list(
@@ -257,7 +259,7 @@ def raising(error: Exception) -> None:
 
 def places() -> dict[str, Any]:
     """Where a process alone stands, what it says where it cannot be, places of labels, and what a rank shares with itself."""
-    world = start_ranks(Config(**COMMON, threads=2))
+    world = start_ranks(TorchResNetConfig(**COMMON, threads=2))
     found: dict[str, Any] = {
         "alone": [
             str(world.device),
@@ -269,14 +271,14 @@ def places() -> dict[str, Any]:
         "free": torch.are_deterministic_algorithms_enabled(),
         "gathered": len(world.gather(b"x")),
     }
-    start_ranks(Config(**COMMON, threads=1, deterministic=True))
+    start_ranks(TorchResNetConfig(**COMMON, threads=1, deterministic=True))
     found["bound"] = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
-    found["float16"] = said(lambda: start_ranks(Config(**COMMON, precision="float16")))
+    found["float16"] = said(lambda: start_ranks(TorchResNetConfig(**COMMON, precision="float16")))
     os.environ |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    found["untold"] = said(lambda: start_ranks(Config(**COMMON)))
+    found["untold"] = said(lambda: start_ranks(TorchResNetConfig(**COMMON)))
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}
-    found["odd"] = said(lambda: start_ranks(Config(**COMMON)))
+    found["odd"] = said(lambda: start_ranks(TorchResNetConfig(**COMMON)))
     found["taken"] = str(_no_meeting(RuntimeError("bind: Address already in use")))
     found["other"] = str(_no_meeting(ValueError("no such\nhost")))
     found["lost"] = [
@@ -297,8 +299,12 @@ def places() -> dict[str, Any]:
 def main() -> None:
     """All of it."""
     torch.set_num_threads(1)
-    scores = Learner(Config(**COMMON), 5, ALONE).scores(
-        [Batch(torch.zeros(4, 32, 32, 3, dtype=torch.uint8), torch.tensor([0, 0, 1, 4]), np.zeros((4, 2), np.int64))]
+    scores = TorchLearner(TorchResNetConfig(**COMMON), 5, ALONE).scores(
+        [
+            ImageBatch(
+                torch.zeros(4, 32, 32, 3, dtype=torch.uint8), torch.tensor([0, 0, 1, 4]), np.zeros((4, 2), np.int64)
+            )
+        ]
         * 2
     )
     print(

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.resnet50_torch.config import Config
-from trainer.resnet50_torch.dist_env import Place
+from trainer.resnet50_torch.config import TorchResNetConfig
+from trainer.resnet50_torch.dist_env import DistEnv
 from trainer.resnet50_torch.images import synthetic
 from trainer.resnet50_torch.process_group import common_backend, start_ranks
-from trainer.resnet50_torch.step import Learner
+from trainer.resnet50_torch.step import TorchLearner
 
 STEPS = 2
 
 
-def config(**flags: Any) -> Config:
+def config(**flags: Any) -> TorchResNetConfig:
     """A small run."""
     common = {"model": "resnet18", "synthetic": True, "image_size": 32, "batch_size": 4, "num_batches": 1}
-    return Config(**{**common, **flags})
+    return TorchResNetConfig(**{**common, **flags})
 
 
 def kinds(arrays: Iterable[Any]) -> int:
@@ -33,7 +33,7 @@ def kinds(arrays: Iterable[Any]) -> int:
 
 def trained(**flags: Any) -> dict[str, Any]:
     """What a few steps on different data make of different weights."""
-    ours = Learner(config(**flags), 10, world)
+    ours = TorchLearner(config(**flags), 10, world)
     ours.load({name: array + np.float32(0.1 * world.ranks.rank) for name, array in ours.arrays().items()})
     apart = kinds(ours.arrays().values())
     ours.broadcast(1)
@@ -56,9 +56,9 @@ def of_all_parts() -> dict[str, float]:
     """How far a step of all ranks is from one of a single rank that computes the same parts."""
     ranks = world.ranks.size
     batches = [next(synthetic(batch=4, size=32, classes=10, seed=1, rank=rank)) for rank in range(ranks)]
-    ours = Learner(config(), 10, world)
+    ours = TorchLearner(config(), 10, world)
     ours.train(batches[world.ranks.rank], 0.1)
-    alone = Learner(config(batch_size=4 * ranks, accumulate=ranks), 10, type(world)(world.ranks, world.device))
+    alone = TorchLearner(config(batch_size=4 * ranks, accumulate=ranks), 10, type(world)(world.ranks, world.device))
     whole = type(batches[0])(*(cat([getattr(b, n) for b in batches]) for n in ("images", "labels", "seeds")))
     alone.train(whole, 0.1)
     found, wanted = ours.arrays(), alone.arrays()
@@ -71,7 +71,7 @@ def cat(parts: list[Any]) -> Any:
 
 
 world = start_ranks(config(threads=1))
-rank, world_of_three = world.ranks.rank, Place(world.ranks.rank, 3)
+rank, world_of_three = world.ranks.rank, DistEnv(world.ranks.rank, 3)
 found = {
     "float32": trained(),
     "bfloat16": trained(precision="bfloat16", fp16_compression=True),

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from trainer.common.data import dataset
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.common.ranks.precision import GROWS_AFTER
-from trainer.resnet50.reader import InputError, Reader
+from trainer.resnet50.reader import InputError, RecordReader
 from trainer.resnet50_torch import augment, images
-from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.config import TorchResNetConfig
 from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.decoding import CROPS
-from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.images import ImageBatch
 from trainer.resnet50_torch.optimizer import LossScale
-from trainer.resnet50_torch.process_group import World, card_towards
-from trainer.resnet50_torch.step import Learner
+from trainer.resnet50_torch.process_group import ProcessGroup, card_towards
+from trainer.resnet50_torch.step import TorchLearner
 
-ALONE = World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))
+ALONE = ProcessGroup(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"label_smoothing": 0.1, "momentum": 0.8, "weight_decay": 1e-3},
     "larc": {"larc": True, "larc_eta": 0.01, "accumulate": 2, "ema_decay": 0.9, "adv_conv_init": False},
@@ -33,13 +33,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 CLASSES, SIZE, LR, STEPS = 5, 33, 0.05, 2
 
 
-def learner(model: str = "resnet18", **flags: Any) -> Learner:
+def learner(model: str = "resnet18", **flags: Any) -> TorchLearner:
     """A small one."""
     common = {"model": model, "synthetic": True, "image_size": SIZE, "batch_size": 6, "num_batches": 1}
-    return Learner(Config(**{**common, **flags}), CLASSES, ALONE)
+    return TorchLearner(TorchResNetConfig(**{**common, **flags}), CLASSES, ALONE)
 
 
-def steps(batch: Batch) -> dict[str, NDArray[Any]]:
+def steps(batch: ImageBatch) -> dict[str, NDArray[Any]]:
     """What some steps make of each variant, and what they found."""
     found: dict[str, NDArray[Any]] = {}
     for variant, flags in VARIANTS.items():
@@ -57,8 +57,8 @@ def steps(batch: Batch) -> dict[str, NDArray[Any]]:
 def tied() -> NDArray[Any]:
     """Images and hits of a network that says the same of all of twelve classes, and of one that says no number."""
     flags = {"model": "resnet18", "synthetic": True, "image_size": SIZE, "batch_size": 6, "num_batches": 1}
-    ours, rows = Learner(Config(**flags), 12, ALONE), []
-    batch = Batch(torch.zeros(12, SIZE, SIZE, 3, dtype=torch.uint8), torch.arange(12), np.zeros((12, 2), np.int64))
+    ours, rows = TorchLearner(TorchResNetConfig(**flags), 12, ALONE), []
+    batch = ImageBatch(torch.zeros(12, SIZE, SIZE, 3, dtype=torch.uint8), torch.arange(12), np.zeros((12, 2), np.int64))
     torch.nn.init.zeros_(ours.model.dense.weight)
     for said in (0.0, float("nan")):
         torch.nn.init.constant_(ours.model.dense.bias, said)
@@ -66,7 +66,7 @@ def tied() -> NDArray[Any]:
     return np.array(rows)
 
 
-def overflowed(batch: Batch) -> NDArray[Any]:
+def overflowed(batch: ImageBatch) -> NDArray[Any]:
     """Of three steps, the first with a scale that overflows: whether it was skipped, whether weights moved, the scale and its good steps."""
     ours = learner()
     ours.loss_scale = LossScale(None)
@@ -98,18 +98,20 @@ def loaded(shards: Path, decoders: Decoders) -> dict[str, NDArray[Any]]:
     classes = dataset.classes_in(shards) or 0
     for ranks in (1, 2):
         for rank in range(ranks):
-            share = images.Share(rank=rank, ranks=ranks, batch=8 // ranks, size=40, classes=classes, is_pinned=False)
-            reader = Reader(dataset.find_split(shards, "train").index())
+            share = images.TorchInputShare(
+                rank=rank, ranks=ranks, batch=8 // ranks, size=40, classes=classes, is_pinned=False
+            )
+            reader = RecordReader(dataset.find_split(shards, "train").index())
             batches = images.training(reader, share, decoders, steps=range(5, 8), first_image=40, crop_area=0.3, seed=3)
             rows = list(batches)
             found[f"train{ranks}.{rank}:images"] = np.stack([b.images.numpy() for b in rows])
             found[f"train{ranks}.{rank}:labels"] = np.stack([b.labels.numpy() for b in rows])
     for crop in CROPS:
-        reader = Reader(dataset.find_split(shards, "validation").index())
+        reader = RecordReader(dataset.find_split(shards, "validation").index())
         rows = list(images.evaluation(reader, share, decoders, crop=crop))
         found[f"{crop}:images"] = np.concatenate([b.images.numpy() for b in rows])
         found[f"{crop}:labels"] = np.concatenate([b.labels.numpy() for b in rows])
-    narrow = images.Share(rank=0, ranks=1, batch=8, size=40, classes=2, is_pinned=False)
+    narrow = images.TorchInputShare(rank=0, ranks=1, batch=8, size=40, classes=2, is_pinned=False)
     try:
         list(images.evaluation(reader, narrow, decoders, crop="centre"))
     except InputError as e:
@@ -122,8 +124,8 @@ def main(out: str, given: str, shards: str) -> None:
     torch.set_num_threads(1)
     with np.load(given) as arrays:
         pixels, labels, seeds = (arrays[name] for name in ("pixels", "labels", "seeds"))
-    batch = Batch(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), seeds)
-    colours = Config(synthetic=True, num_batches=1, increased_aug=True)
+    batch = ImageBatch(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), seeds)
+    colours = TorchResNetConfig(synthetic=True, num_batches=1, increased_aug=True)
     deep = learner("resnet50", adv_bn_init=False)
     logits = deep.model(augment.normalised(batch.images, torch.float32)).detach().numpy()
     with Decoders(2) as decoders:

@@ -9,13 +9,15 @@ import numpy as np
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import tensorflow as tf
 
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.resnet50.augment import normalise
-from trainer.resnet50.config import Config
-from trainer.resnet50.step import Learner
+from trainer.resnet50.config import ResNetConfig
+from trainer.resnet50.step import TensorFlowLearner
 
 out, rng = Path(sys.argv[1]), np.random.default_rng(0)
-learner = Learner(Config(model="resnet50", synthetic=True, batch_size=1, num_batches=1, ema_decay=0.9), classes=10)
+learner = TensorFlowLearner(
+    ResNetConfig(model="resnet50", synthetic=True, batch_size=1, num_batches=1, ema_decay=0.9), classes=10
+)
 net = learner.model
 for norm in net.norms():
     norm.gamma.assign(rng.uniform(0.3, 0.9, norm.gamma.shape))
@@ -28,4 +30,4 @@ x = tf.nn.max_pool2d(x, 3, 2, "SAME")
 for block in net.blocks:
     x = block(x, None)
 np.savez(out / "features.npz", image=image, features=x.numpy())
-Folder(out).save(1, {name: variable.numpy() for name, variable in learner.state().items()})
+CheckpointFolder(out).save(1, {name: variable.numpy() for name, variable in learner.state().items()})

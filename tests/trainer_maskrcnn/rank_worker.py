@@ -23,7 +23,7 @@ def gradient(data: Path, out: Path, parts: int = 1) -> None:
     from trainer.maskrcnn.config import Config
     from trainer.maskrcnn.examples import collate, training_example
     from trainer.maskrcnn.keys import apply_settings
-    from trainer.maskrcnn.tensorpack_trainer import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
+    from trainer.maskrcnn.tensorpack_trainer import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, StepMeans
 
     batch = IMAGES // ranks.size // parts
     config = apply_settings(
@@ -40,7 +40,7 @@ def gradient(data: Path, out: Path, parts: int = 1) -> None:
             weight=1 / batch,
             seeds=np.array([[5, p.id] for p in own], np.int32),
         )
-        return (*arrays, np.array(0.0, np.float32), np.zeros(len(Report.REQUESTS), np.float32))
+        return (*arrays, np.array(0.0, np.float32), np.zeros(len(StepMeans.REQUESTS), np.float32))
 
     feeds = [feed(part) for part in range(parts)]
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE_S
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.checkpoints.facts import Facts
-from trainer.common.data.sampler import Place
+from trainer.common.data.sampler import DataPosition
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, text
-from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
+from trainer.maskrcnn.plan import DetectorPlan, continued, make_plan, make_schedule, rates, reference_steps, text
+from trainer.maskrcnn.resume import CONFIG_FILE, DetectorPosition, check_job_dir
 
 DOCUMENT = Path(__file__).parents[2] / "docs/maskrcnn.md"
 STARTED_FROM_NOTHING = ("BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0")
@@ -330,7 +330,7 @@ def test_check_refuses_with_one_line_and_code_2(
     assert out.out == ""
 
 
-def begun(shapes: Path, ranks: int) -> Plan:
+def begun(shapes: Path, ranks: int) -> DetectorPlan:
     """Forty epochs of 18 images."""
     words = [
         *STARTED_FROM_NOTHING,
@@ -341,10 +341,10 @@ def begun(shapes: Path, ranks: int) -> Plan:
     return make_plan(apply_settings(Config(), words), ranks=ranks, job_dir=None, load=None)
 
 
-def position(plan: Plan, step: int) -> Position:
+def position(plan: DetectorPlan, step: int) -> DetectorPosition:
     """Where a checkpoint of this step says that the run is."""
     place = plan.place(step)
-    return Position(step, plan.images(step), place.epoch, place.group, plan.ranks, plan.origin_ranks)
+    return DetectorPosition(step, plan.images(step), place.epoch, place.group, plan.ranks, plan.origin_ranks)
 
 
 def test_where_images_cannot_be_shared_the_rate_is_rescaled(shapes: Path) -> None:
@@ -356,12 +356,14 @@ def test_where_images_cannot_be_shared_the_rate_is_rescaled(shapes: Path) -> Non
     assert 0.75 * whole.rate(60) == pytest.approx(rest.rate(62))
     assert (whole.images(whole.steps), rest.place(rest.steps).epoch) == (rest.images(rest.steps), 40)
     assert [0.75 * whole.rate(s) for s in (99, 100)] == pytest.approx([rest.rate(s) for s in (50 + 59, 50 + 60)])
-    assert Position(160, 320) == Position.of(Facts(step=160, time="", sha256="", bytes=0, more={"images_seen": 320}))
-    assert Place(16) == continued(begun(shapes, 4), Position(160, 320)).first
+    assert DetectorPosition(160, 320) == DetectorPosition.of(
+        Facts(step=160, time="", sha256="", bytes=0, more={"images_seen": 320})
+    )
+    assert DataPosition(16) == continued(begun(shapes, 4), DetectorPosition(160, 320)).first
     with pytest.raises(
         TrainerError, match="does not tell where to go on \\(images_seen is missing\\): it is of another"
     ):
-        Position.of(Facts(step=160, time="", sha256="", bytes=0, more={"images": 320}))
+        DetectorPosition.of(Facts(step=160, time="", sha256="", bytes=0, more={"images": 320}))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "[" * 100_000, "\x00\xff"])
@@ -398,7 +400,7 @@ def test_every_key_is_documented() -> None:
     assert missing == []
 
 
-def planned(shapes: Path, *words: str, ranks: int = 3, job_dir: Path | None = None) -> Plan:
+def planned(shapes: Path, *words: str, ranks: int = 3, job_dir: Path | None = None) -> DetectorPlan:
     """A run on the drawn set's 18 images with objects, of four epochs."""
     schedule = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_EPOCH_SCHEDULE=[(3,.1),(4,None)]"]
     config = apply_settings(Config(), [*schedule, "TRAIN.WARMUP=1", *words])
@@ -476,7 +478,7 @@ def test_a_job_that_has_begun_may_go_on_with_other_ranks_than_its_overlay_s(shap
     begun = planned(shapes, *words, ranks=8, job_dir=tmp_path)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(begun.config)))
     assert (2, 2) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
-    Folder(tmp_path / "checkpoints").save(
+    CheckpointFolder(tmp_path / "checkpoints").save(
         4, {"w": np.zeros(1, "f")}, {"images_seen": 64, "epoch": 2, "group": 0, "ranks": 8, "origin_ranks": 8}
     )
     assert (2, 8) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)

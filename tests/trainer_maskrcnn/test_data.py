@@ -15,8 +15,8 @@ from pycocotools.coco import COCO
 
 from tests.fuzzing import at_least
 from tests.trainer_maskrcnn.helpers import REDUCED
-from trainer.coco.annotations import Instance, Picture, read_set
-from trainer.common.data.sampler import BEGINNING, FILLER, Place, epoch_order, own_images
+from trainer.coco.annotations import AnnotatedImage, Instance, read_set
+from trainer.common.data.sampler import BEGINNING, FILLER, DataPosition, epoch_order, own_images
 from trainer.common.files.errors import TrainerError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import paste
@@ -78,7 +78,7 @@ def test_every_image_once_per_epoch_over_any_changes_of_the_ranks(
         for _ in range(steps):
             take(width)
         assert jumped == place
-    end = Place(place.epoch + 1)
+    end = DataPosition(place.epoch + 1)
     for _ in range(place.steps_to(end, groups=groups, width=4)):
         take(4)
     assert end == place
@@ -90,7 +90,7 @@ def test_micro_steps_are_the_batches_of_the_ranks_before(shapes: Path) -> None:
     config = apply_settings(Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2"])
     pictures = training_pictures([read_set(shapes, "train2017")], config)
     two = [list(islice(batches(pictures, config, rank=rank, ranks=2), 6)) for rank in range(2)]
-    one = batches(pictures, config, rank=0, ranks=1, first=Place(0, 4), parts=2, origin_ranks=2)
+    one = batches(pictures, config, rank=0, ranks=1, first=DataPosition(0, 4), parts=2, origin_ranks=2)
     for step in range(2, 6):
         for rank in range(2):
             for x, y in zip(two[rank][step], next(one), strict=True):
@@ -156,7 +156,7 @@ def test_the_batches_of_a_resumed_run_are_those_of_the_whole_one(shapes: Path) -
     )
     pictures = training_pictures([read_set(shapes, "train2017")], config)
     whole = list(islice(batches(pictures, config, rank=1, ranks=2), 8))
-    rest = list(islice(batches(pictures, config, rank=1, ranks=2, first=Place(0, 6)), 5))
+    rest = list(islice(batches(pictures, config, rank=1, ranks=2, first=DataPosition(0, 6)), 5))
     for a, b in zip(whole[3:], rest, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
@@ -265,12 +265,12 @@ def test_a_batch_s_arrays_are_of_its_images_and_of_nothing() -> None:
     assert (1, 32, 32, 3) == nobody[0].shape and [0] == nobody[7].tolist()
 
 
-def half_covered(tmp_path: Path) -> Picture:
+def half_covered(tmp_path: Path) -> AnnotatedImage:
     """A picture of 40 x 20 pixels, its left half covered by an object and a corner by a crowd; on its left it is white."""
     cv2.imwrite(str(tmp_path / "a.png"), np.repeat(np.uint8([[255] * 20 + [0] * 20]), 20, 0)[..., None].repeat(3, 2))
     left = [[0.0, 0, 20, 0, 20, 20, 0, 20]]
     crowd = {"size": [20, 40], "counts": [760, 40]}
-    return Picture(
+    return AnnotatedImage(
         id=3,
         path=tmp_path / "a.png",
         height=20,

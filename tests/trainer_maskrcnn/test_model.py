@@ -18,7 +18,7 @@ from tests.trainer_maskrcnn.helpers import (
 )
 from trainer.coco.annotations import read_set
 from trainer.common.checkpoints import npz
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import boxes, weights
 from trainer.maskrcnn.backbone import resnet
@@ -183,7 +183,7 @@ def test_our_own_classifiers_checkpoint_gives_the_same_features(tmp_path: Path) 
     """The detector's backbone sees what `trainer.resnet50` learned, its batch norms and first kernel included."""
     classifier = ROOT / "tests/trainer_maskrcnn/classifier_features.py"
     done = plain([str(classifier), str(tmp_path)])
-    checkpoint = Folder(tmp_path).arrays_file(1)
+    checkpoint = CheckpointFolder(tmp_path).arrays_file(1)
     assert done.returncode == 0, done.stderr[-2000:]
     config = apply_settings(
         Config(),

@@ -19,7 +19,7 @@ from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, group_norm, tf1
 from trainer.maskrcnn.model import losses, make_layers
 from trainer.maskrcnn.rpn import proposals, rpn_head, rpn_head_at
-from trainer.maskrcnn.tensorpack_trainer import Callback, FedInput, HorovodSteps, MaskRcnn, Report
+from trainer.maskrcnn.tensorpack_trainer import Callback, FedInput, HorovodSteps, MaskRcnn, StepMeans
 
 LAYERS = Layers(training=True)
 SMALL = BackboneConfig(channels=8, norm="None", resnet_num_blocks=(1, 2, 1, 1), freeze_at=0)
@@ -401,7 +401,7 @@ def test_a_step_of_several_parts_is_one_update_by_their_mean(parts: int) -> None
             report.values["fg_rois"]
         )
         x += parts
-        assert (0, 1, (x - 1) % 2, 0) == tuple(report.count(name, 1) for name in Report.REQUESTS)
+        assert (0, 1, (x - 1) % 2, 0) == tuple(report.count(name, 1) for name in StepMeans.REQUESTS)
         assert 0 == report.loss_scale
         speed = 0.5 * speed + 2 * weight * float(mean)
         weight -= 0.03125 * speed

@@ -12,7 +12,7 @@ from dlami.heartbeat import RECORD, Phase
 from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, assert_same_gradient, mpirun
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.ranks import metrics
 
 
@@ -68,11 +68,11 @@ def test_another_host_has_a_copy_bit_by_bit_and_hands_it_over(shapes: Path, tmp_
     hosts = str(ROOT / "tests/trainer/two_hosts.py")
     done = mpirun(2, [hosts, "1", str(ROOT / "tests/trainer/interrupted.py"), "stop", *trains])
     assert done.returncode == 0, done.stderr[-3000:]
-    shared = Folder(job / "checkpoints")
+    shared = CheckpointFolder(job / "checkpoints")
     (disk,) = tmp_path.glob("disk-1/dlami-checkpoints-*/job")
     (step,) = shared.steps()
-    assert [step] == Folder(disk).steps()
-    assert shared.facts(step).sha256 == Folder(disk).facts(step).sha256
+    assert [step] == CheckpointFolder(disk).steps()
+    assert shared.facts(step).sha256 == CheckpointFolder(disk).facts(step).sha256
     shared.arrays_file(step).write_bytes(b"damaged")
 
     done = mpirun(2, [hosts, "2", *trains])
@@ -129,6 +129,6 @@ def test_one_rank_goes_on_with_what_two_began(shapes: Path, tmp_path: Path) -> N
     assert [(1, 2), (2, 2), (3, 1), (4, 1), (5, 2)] == [(r["step"], r["ranks"]) for r in records]
     assert [0.0025, 0.0025, 0.00025, 0.00025] == pytest.approx([r["lr"] for r in records[1:]])
     assert all(0.5 < r["loss"] < 20 for r in records)
-    facts = Folder(tmp_path / "checkpoints").newest()
+    facts = CheckpointFolder(tmp_path / "checkpoints").newest()
     assert facts is not None
     assert (10, 10, 2, 2) == tuple(facts.more[name] for name in ("images_seen", "group", "ranks", "origin_ranks"))

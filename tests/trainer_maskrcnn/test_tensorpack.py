@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, SCENES, Scene, told
-from trainer.coco.annotations import Instance, Picture
+from trainer.coco.annotations import AnnotatedImage, Instance
 from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn import keys, model, weights
 from trainer.maskrcnn.batch import Batch
@@ -63,7 +63,7 @@ def example_of(scene: Scene, config: Config, folder: Path) -> Example:
         for i, o in enumerate(tensorpack_scene.objects(scene))
     ]
     path = tensorpack_scene.write(scene, folder)
-    picture = Picture(id=1, path=path, height=scene.height, width=scene.width, instances=tuple(instances))
+    picture = AnnotatedImage(id=1, path=path, height=scene.height, width=scene.width, instances=tuple(instances))
     of_seed = [np.random.default_rng([config.train.seed, epoch, 1]).random() < 0.5 for epoch in range(99)]
     return training_example(picture, config, epoch=of_seed.index(scene.is_mirrored))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.ranks import gc_freeze
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.common.ranks.stopping import Stop, Terminated
@@ -20,8 +20,8 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import make_plan
 from trainer.maskrcnn.resume import CONFIG_FILE
-from trainer.maskrcnn.tensorpack_trainer import Report
-from trainer.maskrcnn.train_loop import Attempt
+from trainer.maskrcnn.tensorpack_trainer import StepMeans
+from trainer.maskrcnn.train_loop import DetectorTrainLoop
 
 WORDS = [
     *REDUCED,
@@ -37,10 +37,10 @@ def after_a_step(shapes: Path, job: Path, scores: dict[str, float], **asked: flo
     from tensorpack.train import StopTraining
 
     plan = make_plan(apply_settings(Config(), [*WORDS, f"DATA.BASEDIR={shapes}"]), ranks=1, job_dir=job, load=None)
-    attempt = Attempt(plan, Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1))
+    attempt = DetectorTrainLoop(plan, Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1))
     attempt._read_checkpoint()
-    requests = {**dict.fromkeys(Report.REQUESTS, 0.0), **asked}
-    report = Report(["loss", *requests], np.array([1.0, *requests.values()]))
+    requests = {**dict.fromkeys(StepMeans.REQUESTS, 0.0), **asked}
+    report = StepMeans(["loss", *requests], np.array([1.0, *requests.values()]))
     steps: Any = SimpleNamespace(report=report, values=lambda: {"conv/W": np.ones(3, np.float32)})
     attempt.steps, attempt.scores = steps, scores
     gc_freeze.spare_start()
@@ -90,17 +90,19 @@ class Judge:
         return self.scores, []
 
 
-def attempt_at(shapes: Path, job: Path | None, step: int, *words: str, **values: float) -> tuple[Attempt, Judge]:
+def attempt_at(
+    shapes: Path, job: Path | None, step: int, *words: str, **values: float
+) -> tuple[DetectorTrainLoop, Judge]:
     """The only rank's attempt after this many steps, the next of which will report such losses and requests."""
     plan = make_plan(
         apply_settings(Config(), [*WORDS, f"DATA.BASEDIR={shapes}", *words]), ranks=1, job_dir=job, load=None
     )
-    attempt = Attempt(plan, Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1))
+    attempt = DetectorTrainLoop(plan, Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1))
     attempt._read_checkpoint()
-    told = {"one": 1.0, "other": 0.5, "fg_rois": 9.0, **dict.fromkeys(Report.REQUESTS, 0.0), **values}
+    told = {"one": 1.0, "other": 0.5, "fg_rois": 9.0, **dict.fromkeys(StepMeans.REQUESTS, 0.0), **values}
     variables = {"w": SimpleNamespace(shape=SimpleNamespace(as_list=lambda: [3]))}
     steps: Any = SimpleNamespace(
-        report=Report([*told], np.array([*told.values()])),
+        report=StepMeans([*told], np.array([*told.values()])),
         values=lambda: {"w": np.ones(3, np.float32)},
         variables=variables,
     )
@@ -109,7 +111,7 @@ def attempt_at(shapes: Path, job: Path | None, step: int, *words: str, **values:
     return attempt, judge
 
 
-def one_more(attempt: Attempt) -> bool:
+def one_more(attempt: DetectorTrainLoop) -> bool:
     """A step; whether the training goes on after it."""
     from tensorpack.train import StopTraining
 
@@ -149,7 +151,7 @@ def test_a_checkpoint_is_made_at_each_period_and_where_it_is_due(shapes: Path, t
         assert one_more(attempt) and attempt.saver
         attempt.saver.wait()
         assert steps == saved(tmp_path / str(step))
-    facts = Folder(tmp_path / "19/checkpoints").facts(20)
+    facts = CheckpointFolder(tmp_path / "19/checkpoints").facts(20)
     assert {"images_seen": 20, "epoch": 1, "group": 2, "ranks": 1, "origin_ranks": 1}.items() <= facts.more.items()
     assert keys.plain(attempt.config) == facts.more["config"]
 
@@ -225,11 +227,11 @@ def test_an_attempt_goes_on_after_what_its_checkpoint_has(
     attempt, _ = attempt_at(shapes, tmp_path, 0)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(attempt.config)))
     more = {"images_seen": 5, "epoch": 0, "group": 5, "ranks": 1, "origin_ranks": 1}
-    Folder(tmp_path / "checkpoints").save(5, {"w": np.ones(3, "f")}, more)
+    CheckpointFolder(tmp_path / "checkpoints").save(5, {"w": np.ones(3, "f")}, more)
     records = [{"kind": "train", "step": step, "time": 1.0, "loss": 1.0} for step in (4, 5, 6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     for stopping, said in ((Stop.NO, "Finished 5 steps in "), (Stop.ASKED, "Asked to stop: saved after step 5; ")):
-        attempt = Attempt(attempt.plan, attempt.ranks)
+        attempt = DetectorTrainLoop(attempt.plan, attempt.ranks)
         monkeypatch.setattr(attempt.stop, "listen", lambda: None)
         monkeypatch.setattr(attempt, "_train", lambda: None)
         attempt._stopping, attempt.scores = stopping, {"box_ap": 0.5}
@@ -238,7 +240,7 @@ def test_an_attempt_goes_on_after_what_its_checkpoint_has(
         kept = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
         assert [4, 5] == kept
         assert keys.plain(attempt.config) == json.loads((tmp_path / CONFIG_FILE).read_text())
-    attempt = Attempt(attempt.plan, attempt.ranks)
+    attempt = DetectorTrainLoop(attempt.plan, attempt.ranks)
     monkeypatch.setattr(attempt.stop, "listen", lambda: None)
     monkeypatch.setattr(attempt, "_train", lambda: None)
     attempt._stopping = Stop.TERMINATED

@@ -73,8 +73,8 @@ def test_two_ranks_learn_to_see_shapes(job: Path, data: Path) -> None:
     assert last["box_ap"] >= TARGET
     assert last["mask_ap"] >= TARGET
     assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
-    assert checkpoint.Folder(job / "checkpoints").steps()[0] == last["step"]
-    assert len(checkpoint.Folder(job / "checkpoints").steps()) <= 2
+    assert checkpoint.CheckpointFolder(job / "checkpoints").steps()[0] == last["step"]
+    assert len(checkpoint.CheckpointFolder(job / "checkpoints").steps()) <= 2
     assert list((job / "tensorboard").iterdir())
     found = json.loads((job / "detections.json").read_text())
     assert {e["image_id"] for e in found} <= {p.id for p in read_set(data, "train2017").pictures}

@@ -15,8 +15,8 @@ import pytest
 
 import trainer.common.ranks.horovod_rank
 from tests.conftest import wait_for
-from trainer.coco.annotations import CocoSet, Instance, Picture, parse, read_set
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.coco.annotations import AnnotatedImage, CocoSet, Instance, parse, read_set
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.maskrcnn import checkpoint_loader, evaluate, export, keys, predict
@@ -79,7 +79,7 @@ def test_truth_is_drawn_with_crowds_in_gray() -> None:
             segmentation=[[v + 70 * (i % 2 == 0) for i, v in enumerate(square[0])]],
         ),
     ]
-    picture = Picture(id=1, path=Path("a.jpg"), height=120, width=160, instances=tuple(objects))
+    picture = AnnotatedImage(id=1, path=Path("a.jpg"), height=120, width=160, instances=tuple(objects))
     drawn = draw_truth(GRAY, picture, ["a"])
     assert tinted(color_of(0)) == drawn[70, 40].tolist() and list(color_of(0)) == drawn[90, 40].tolist()
     assert tinted((160, 160, 160)) == drawn[70, 110].tolist() and [160] * 3 == drawn[90, 110].tolist()
@@ -141,7 +141,7 @@ def test_a_job_s_settings_and_weights_are_found(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="checkpoints holds no valid checkpoint: train first"):
         checkpoint_loader.newest_weights(tmp_path)
     for step in (2, 10):
-        Folder(tmp_path / "checkpoints").save(step, {"w": np.full(1, step, "f")})
+        CheckpointFolder(tmp_path / "checkpoints").save(step, {"w": np.full(1, step, "f")})
     for wanted, step in ((None, 10), (2, 2)):
         at, arrays = checkpoint_loader.newest_weights(tmp_path, wanted)
         assert (step, [step]) == (at, arrays["w"].tolist())
@@ -156,7 +156,7 @@ def scored_set(folder: Path) -> CocoSet:
     for i in (1, 2):
         (folder / f"x/{i}.png").touch()
     images = [{"id": i, "file_name": f"{i}.png", "height": 120, "width": 160} for i in (1, 2)]
-    truth = results(Picture(id=1, path=folder, height=120, width=160), found(1, 1, 1), [9])
+    truth = results(AnnotatedImage(id=1, path=folder, height=120, width=160), found(1, 1, 1), [9])
     annotations = [{**e, "id": i, "iscrowd": 0, "area": 1200} for i, e in enumerate(truth, 1)]
     raw = {"images": images, "annotations": annotations, "categories": [{"id": 9, "name": "thing"}]}
     (folder / "annotations/instances_x.json").write_text(json.dumps(raw))
@@ -245,7 +245,7 @@ class Held:
         self.weights: list[Any] = []
         self.assign = self.weights.append
 
-    def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
+    def detect_all(self, pictures: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, Detections]]:
         assert self.may.wait(60)
         if self.failure:
             raise self.failure

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.coco import checks
-from trainer.coco.checks import Damaged
+from trainer.coco.checks import InvalidValue
 from trainer.common.files.errors import ConfigError
 
 MASK, AREA, POLYGON_LOST = "object without a mask", "box without area", "object that loses some of its polygons"
@@ -35,7 +35,7 @@ class Instance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class AnnotatedImage:
     """Image of the set, with its annotated objects."""
 
     id: int
@@ -55,7 +55,7 @@ class CocoSet:
     """Images of one annotation file, in the file's order."""
 
     file: Path
-    pictures: tuple[Picture, ...]
+    pictures: tuple[AnnotatedImage, ...]
     category_ids: tuple[int, ...]
     """COCO's id of class 1, 2, ..."""
     class_names: tuple[str, ...]
@@ -127,7 +127,7 @@ def read_annotations(file: Path, image_dir: Path, *, with_masks: bool = True) ->
         raise ConfigError(f"{file} is not JSON ({e}): copy it again") from e
     try:
         return parse(raw, file, image_dir, with_masks=with_masks)
-    except (KeyError, TypeError, AttributeError, Damaged) as e:
+    except (KeyError, TypeError, AttributeError, InvalidValue) as e:
         raise ConfigError(f"{file} is not in COCO's instances format: missing or wrong {e}") from e
 
 
@@ -137,7 +137,7 @@ def parse(raw: dict[str, Any], file: Path, image_dir: Path, *, with_masks: bool 
     pictures = [_picture(entry, image_dir) for entry in raw["images"]]
     sizes = {p.id: (p.height, p.width) for p in pictures}
     if len(sizes) < len(pictures):
-        raise Damaged(f"images: {len(pictures)} of them have {len(sizes)} ids")
+        raise InvalidValue(f"images: {len(pictures)} of them have {len(sizes)} ids")
     odd = _Odd()
     damaged: list[str] = []
     by_image: dict[int, list[Instance]] = {image: [] for image in sizes}
@@ -145,7 +145,7 @@ def parse(raw: dict[str, Any], file: Path, image_dir: Path, *, with_masks: bool 
     for place, entry in enumerate(raw["annotations"]):
         try:
             instance = _instance(entry, labels, sizes, odd, with_masks)
-        except Damaged as e:
+        except InvalidValue as e:
             damaged.append(f"{_name(entry, place)}: {e}")
         else:
             if entry["id"] in ids:
@@ -169,18 +169,18 @@ def _categories(entries: list[dict[str, Any]]) -> tuple[dict[int, int], tuple[st
     """Return the class number by COCO's id, and the names, both in the order of the ids."""
     names = {checks.identity(c["id"], "a category's id"): str(c["name"]) for c in entries}
     if len(names) < len(entries):
-        raise Damaged(f"categories: {len(entries)} of them have {len(names)} ids")
+        raise InvalidValue(f"categories: {len(entries)} of them have {len(names)} ids")
     in_order = sorted(names)
     return {id: label for label, id in enumerate(in_order, start=1)}, tuple(names[id] for id in in_order)
 
 
-def _picture(entry: dict[str, Any], image_dir: Path) -> Picture:
+def _picture(entry: dict[str, Any], image_dir: Path) -> AnnotatedImage:
     id = checks.identity(entry["id"], "an image's id")
     try:
         height, width = checks.image_size(entry["height"], entry["width"])
-        return Picture(id=id, path=image_dir / checks.file_name(entry["file_name"]), height=height, width=width)
-    except Damaged as e:
-        raise Damaged(f"image {id}: {e}") from e
+        return AnnotatedImage(id=id, path=image_dir / checks.file_name(entry["file_name"]), height=height, width=width)
+    except InvalidValue as e:
+        raise InvalidValue(f"image {id}: {e}") from e
 
 
 def _name(entry: Any, place: int) -> str:
@@ -192,10 +192,10 @@ def _instance(
     entry: Any, labels: dict[int, int], sizes: dict[int, tuple[int, int]], odd: _Odd, with_masks: bool
 ) -> Instance | None:
     if not isinstance(entry, dict):
-        raise Damaged("it is no object")
+        raise InvalidValue("it is no object")
     for key in ("id", "image_id", "category_id", "bbox"):
         if key not in entry:
-            raise Damaged(f"{key} is missing")
+            raise InvalidValue(f"{key} is missing")
     image, category = (checks.identity(entry[key], key) for key in ("image_id", "category_id"))
     checks.identity(entry["id"], "id")
     if image not in sizes or category not in labels:

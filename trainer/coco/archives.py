@@ -21,7 +21,7 @@ import numpy as np
 
 from trainer.common.checkpoints import npz
 from trainer.common.files.atomic_write import written_whole
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 
@@ -197,7 +197,7 @@ def main(argv: Sequence[str]) -> None:
     """Fetch, unpack and verify. The weights come last, since a training can also start without them."""
     from trainer.coco import verify
 
-    p = Parser(prog="python -m trainer.coco.archives", description="COCO 2017 from its official zips.")
+    p = TrainerParser(prog="python -m trainer.coco.archives", description="COCO 2017 from its official zips.")
     p.add_argument("folder", type=Path, help="for COCO's layout; zips in FOLDER/archives are used")
     p.add_argument("--check", action="store_true", help="only say what would be downloaded and unpacked")
     p.add_argument("--no-download", action="store_true", help="use only the zips in FOLDER/archives, fetch no weights")

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainer.coco.checks import file_name
 from trainer.common.files.atomic_write import written_whole
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
@@ -103,7 +103,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
-class _Summed(io.RawIOBase):
+class _HashedFile(io.RawIOBase):
     """File that is hashed while it is read."""
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class _Summed(io.RawIOBase):
 
 def _add(tar: tarfile.TarFile, file: Path, name: str) -> str:
     info = _plain(tarfile.TarInfo(name), file.stat().st_size)
-    with _Summed(file) as source:
+    with _HashedFile(file) as source:
         tar.addfile(info, source)
         return source.digest.hexdigest()
 
@@ -146,7 +146,7 @@ def _sha256(file: Path) -> str:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Make a bundle, or check an unpacked one."""
-    p = Parser(prog="python -m trainer.coco.bundle", description="COCO as one tar with a manifest.")
+    p = TrainerParser(prog="python -m trainer.coco.bundle", description="COCO as one tar with a manifest.")
     p.add_argument("folder", type=Path, help="in COCO's layout, or an unpacked bundle")
     p.add_argument("--out", type=Path, help="the tar to write; without it the unpacked bundle in FOLDER is checked")
     p.add_argument("--check", action="store_true", help="with --out: only say what the tar would hold")

@@ -14,7 +14,7 @@ MIN_VISIBLE_PX = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class DrawnObject:
     """Object drawn in a scene."""
 
     shape: str
@@ -29,7 +29,7 @@ class Drawn:
 
 def scene(
     rng: np.random.Generator, height: int, width: int, *, objects: int, crowd: bool
-) -> tuple[NDArray[np.uint8], list[Drawn]]:
+) -> tuple[NDArray[np.uint8], list[DrawnObject]]:
     """Draw a picture [height, width, 3] uint8 (blue green red). Also returns its visible objects.
 
     Args:
@@ -48,8 +48,8 @@ def scene(
     return image, _visible(layers)
 
 
-def _visible(layers: list[tuple[str, NDArray[np.float32], NDArray[np.uint8], bool]]) -> list[Drawn]:
-    seen: list[Drawn] = []
+def _visible(layers: list[tuple[str, NDArray[np.float32], NDArray[np.uint8], bool]]) -> list[DrawnObject]:
+    seen: list[DrawnObject] = []
     covered = np.zeros_like(layers[0][2]) if layers else None
     for kind, outline, mask, is_crowd in reversed(layers):
         assert covered is not None
@@ -57,7 +57,9 @@ def _visible(layers: list[tuple[str, NDArray[np.float32], NDArray[np.uint8], boo
         covered |= mask
         if left.sum() >= MIN_VISIBLE_PX:
             seen.append(
-                Drawn(shape=kind, outline=outline, mask=left, is_hidden=bool((left != mask).any()), is_crowd=is_crowd)
+                DrawnObject(
+                    shape=kind, outline=outline, mask=left, is_hidden=bool((left != mask).any()), is_crowd=is_crowd
+                )
             )
     return seen[::-1]
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainer.coco.annotations import Picture
+from trainer.coco.annotations import AnnotatedImage
 from trainer.common.files.errors import ConfigError
 from trainer.common.files.plural import counted
 
 
-def check_files(pictures: Iterable[Picture], file: Path) -> None:
+def check_files(pictures: Iterable[AnnotatedImage], file: Path) -> None:
     """Raise ConfigError if pictures' files are missing. The files are not opened.
 
     Args:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
-from trainer.common.files.commandline import Parser
+from trainer.coco.draw import SHAPES, DrawnObject, as_polygon, scene
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
@@ -86,7 +86,7 @@ def _write_set(
     (out / "annotations" / f"instances_{name}.json").write_text(json.dumps(value))
 
 
-def _annotation(number: int, image: int, drawn: Drawn) -> dict[str, Any]:
+def _annotation(number: int, image: int, drawn: DrawnObject) -> dict[str, Any]:
     """Return an object's annotation: a polygon if it is whole; a run-length code if it is partly hidden or a crowd."""
     code = coco_mask.encode(np.asfortranarray(drawn.mask))
     return {
@@ -110,7 +110,7 @@ def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Draw the set and print its folder, or with `--check` only check that it could be drawn."""
-    p = Parser(prog="python -m trainer.coco.sample", description="Draws a small set in COCO's layout.")
+    p = TrainerParser(prog="python -m trainer.coco.sample", description="Draws a small set in COCO's layout.")
     p.add_argument("--out", type=Path, required=True, help="absent or empty folder")
     p.add_argument("--train", type=int, default=96, help="images to learn from")
     p.add_argument("--val", type=int, default=24, help="images to evaluate on")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.coco import masks
-from trainer.coco.annotations import CATEGORY, IMAGE, CocoSet, Instance, Picture, read_annotations
+from trainer.coco.annotations import CATEGORY, IMAGE, AnnotatedImage, CocoSet, Instance, read_annotations
 from trainer.coco.categories import check_categories
 from trainer.coco.losses import add_share_flag, check_share, losses
 from trainer.common.data import pictures
 from trainer.common.data.jpeg import Unusable
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
@@ -22,7 +22,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Problem:
+class FileProblem:
     """Problem of one file."""
 
     file: Path
@@ -48,7 +48,7 @@ def find_sets(folder: Path, *, with_masks: bool = True) -> list[CocoSet]:
     return [read_annotations(f, place, with_masks=with_masks) for f, place in places.items()]
 
 
-def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
+def problems(data: CocoSet, *, threads: int = 4) -> Iterator[FileProblem]:
     """Yield everything wrong with a set.
 
     These are images that are missing, damaged or of another size, files that no annotation mentions, duplicates,
@@ -63,21 +63,21 @@ def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
     known = {p.path for p in data.pictures}
     for folder in sorted(folders):
         for extra in sorted(set(folder.glob("*.jpg")) - known):
-            yield Problem(extra, f"is not mentioned in {data.file.name}")
+            yield FileProblem(extra, f"is not mentioned in {data.file.name}")
     for what in data.damaged:
-        yield Problem(data.file, what)
+        yield FileProblem(data.file, what)
     yield from _twice(data)
     for what in (IMAGE, CATEGORY):
         if data.odd[what]:
-            yield Problem(data.file, f"{data.odd[what]} times: {what}")
+            yield FileProblem(data.file, f"{data.odd[what]} times: {what}")
 
 
-def _twice(data: CocoSet) -> Iterator[Problem]:
+def _twice(data: CocoSet) -> Iterator[FileProblem]:
     """Yield a problem for each file that two images of the set name: each has only part of the file's objects."""
     first: dict[Path, int] = {}
     for picture in data.pictures:
         if first.setdefault(picture.path, picture.id) != picture.id:
-            yield Problem(picture.path, f"is both image {first[picture.path]} and image {picture.id}")
+            yield FileProblem(picture.path, f"is both image {first[picture.path]} and image {picture.id}")
 
 
 def counts(data: CocoSet) -> str:
@@ -94,12 +94,12 @@ def counts(data: CocoSet) -> str:
     )
 
 
-def _picture_problems(picture: Picture) -> list[Problem]:
+def _picture_problems(picture: AnnotatedImage) -> list[FileProblem]:
     found = [_image_problem(picture), *(_mask_problem(picture, i) for i in picture.instances)]
-    return [Problem(picture.path, what) for what in found if what]
+    return [FileProblem(picture.path, what) for what in found if what]
 
 
-def _image_problem(picture: Picture) -> str | None:
+def _image_problem(picture: AnnotatedImage) -> str | None:
     try:
         height, width = pictures.check(pictures.read(picture.path))
     except OSError as e:
@@ -111,7 +111,7 @@ def _image_problem(picture: Picture) -> str | None:
     return None
 
 
-def _mask_problem(picture: Picture, instance: Instance) -> str | None:
+def _mask_problem(picture: AnnotatedImage, instance: Instance) -> str | None:
     if instance.segmentation == []:  # kept only if masks are not needed
         return None
     is_empty = not masks.decode(instance.segmentation, picture.height, picture.width).any()
@@ -121,7 +121,7 @@ def _mask_problem(picture: Picture, instance: Instance) -> str | None:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Print the counts of each set, then its problems. Raises TrainerError, exit code 1, if there are any."""
-    p = Parser(prog="python -m trainer.coco.verify", description="Looks at every image and every annotation.")
+    p = TrainerParser(prog="python -m trainer.coco.verify", description="Looks at every image and every annotation.")
     p.add_argument("folder", type=Path, help="in COCO's layout")
     p.add_argument("--threads", type=int, default=4, help="that decode (default 4)")
     p.add_argument(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.common.data.dataset import MANIFEST
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, entry, mpi_rank
 from trainer.common.files.plural import counted
 from trainer.common.files.progress_lines import ProgressLines
@@ -35,7 +35,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    p = Parser(prog="python -m trainer.imagenet", description="Converts ImageNet's files to TFRecord shards.")
+    p = TrainerParser(prog="python -m trainer.imagenet", description="Converts ImageNet's files to TFRecord shards.")
     p.add_argument(
         "--raw",
         type=Path,
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> None:
         part=a.part or own_part(),
         processes=a.processes or own_processes(),
     )
-    done = convert(raw, a.out, options, Progress(len(raw.train) + len(raw.validation)))
+    done = convert(raw, a.out, options, ConversionProgress(len(raw.train) + len(raw.validation)))
     if done.found:
         print(f"already written: {counted(done.found, 'shard')}")
     if done.manifest is None:
@@ -147,7 +147,7 @@ def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
     )
 
 
-class Progress:
+class ConversionProgress:
     """Progress printer of the conversion."""
 
     def __init__(self, total: int) -> None:

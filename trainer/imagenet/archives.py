@@ -14,8 +14,8 @@ from trainer.common.files.errors import ConfigError
 from trainer.imagenet.devkit import TRUTH, Kit, read_kit
 from trainer.imagenet.label_sources import other_sources
 from trainer.imagenet.labels import LabelSource, agreed
-from trainer.imagenet.raw import Raw, Source, label_validation, list_source, read_synsets
-from trainer.imagenet.tar import Member, files_in
+from trainer.imagenet.raw import Raw, RawImage, label_validation, list_source, read_synsets
+from trainer.imagenet.tar import TarMember, files_in
 
 TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 READERS = 16  # threads that look for files at once: a network file system answers each in a millisecond
@@ -45,7 +45,7 @@ def read_archives(folder: Path, synsets_file: Path | None = None, labels_file: P
     agreed(names, [archive, *other_sources(folder, "train", names, labels)])
     path = folder / VALIDATION
     files = [
-        Source(path, m.name, m.name.rsplit("/", 1)[-1], "", 0, m.offset, m.size)
+        RawImage(path, m.name, m.name.rsplit("/", 1)[-1], "", 0, m.offset, m.size)
         for m in sorted(_members(path), key=lambda m: m.name)
     ]
     names = [file.name for file in files]
@@ -66,7 +66,7 @@ def _compare_synsets(kit: Kit, path: Path, *, is_asked: bool) -> None:
         raise ConfigError(f"{path}: {different[0]} {where}: a label is a synset's place, so both must have the same")
 
 
-def _members(path: Path) -> list[Member]:
+def _members(path: Path) -> list[TarMember]:
     try:
         with path.open("rb") as file:
             return files_in(file)
@@ -74,7 +74,7 @@ def _members(path: Path) -> list[Member]:
         raise ConfigError(f"{path} cannot be read as a tar file ({e}): download it again") from e
 
 
-def _train_files(path: Path, labels: dict[str, int]) -> list[Source]:
+def _train_files(path: Path, labels: dict[str, int]) -> list[RawImage]:
     inners = _members(path)
     strange = [inner.name for inner in inners if _synset(inner) not in labels]
     if strange:
@@ -87,16 +87,17 @@ def _train_files(path: Path, labels: dict[str, int]) -> list[Source]:
     return sources
 
 
-def _synset(inner: Member) -> str:
+def _synset(inner: TarMember) -> str:
     return inner.name.rsplit("/", 1)[-1].removesuffix(".tar")
 
 
-def _synset_files(path: Path, file: io.BufferedReader, inner: Member, label: int) -> list[Source]:
+def _synset_files(path: Path, file: io.BufferedReader, inner: TarMember, label: int) -> list[RawImage]:
     synset = _synset(inner)
     try:
         members = files_in(file, inner.offset, inner.size)
     except (OSError, tarfile.TarError) as e:
         raise ConfigError(f"{path}: {inner.name} inside cannot be read ({e}): download it again") from e
     return [
-        Source(path, f"{synset}/{m.name}", m.name.rsplit("/", 1)[-1], synset, label, m.offset, m.size) for m in members
+        RawImage(path, f"{synset}/{m.name}", m.name.rsplit("/", 1)[-1], synset, label, m.offset, m.size)
+        for m in members
     ]

@@ -19,7 +19,7 @@ from trainer.common.data.dataset import MANIFEST
 from trainer.common.data.process_pool import process_pool
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.common.files.plural import counted
-from trainer.imagenet.raw import Raw, Source
+from trainer.imagenet.raw import Raw, RawImage
 from trainer.imagenet.shards import FACTS_FOLDER, ImageOptions, Shard, ShardTask, write_shard, written
 
 DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
@@ -39,7 +39,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Done:
+class ConversionResult:
     """Result of a conversion: the shards written, and the manifest if all parts have finished."""
 
     shards: int  # written or found written, by this part
@@ -47,7 +47,9 @@ class Done:
     manifest: dict[str, object] | None  # None: other parts still have shards to write
 
 
-def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], None] = lambda _: None) -> Done:
+def convert(
+    raw: Raw, out: Path, options: Options, progress: Callable[[Shard], None] = lambda _: None
+) -> ConversionResult:
     """Write this part's shards. The process that finds the shards of all parts written also writes `manifest.json`.
 
     Shards that an earlier run finished are not written again.
@@ -67,7 +69,9 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
     if (out / MANIFEST).exists():
         if parts == 1:
             raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
-        return Done(0, 0, None)  # the other parts finished before this one began, which has nothing to write
+        return ConversionResult(
+            0, 0, None
+        )  # the other parts finished before this one began, which has nothing to write
     if todo:
         try:
             (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,7 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
             "a worker died, perhaps for want of memory: give fewer --processes; the same command goes "
             "on with what is missing"
         ) from e
-    return Done(len(mine), len(mine) - len(todo), _finish(raw, out, tasks, options))
+    return ConversionResult(len(mine), len(mine) - len(todo), _finish(raw, out, tasks, options))
 
 
 def _finish(raw: Raw, out: Path, tasks: Mapping[str, list[ShardTask]], options: Options) -> dict[str, object] | None:
@@ -99,13 +103,13 @@ def _finish(raw: Raw, out: Path, tasks: Mapping[str, list[ShardTask]], options: 
     return manifest
 
 
-def shuffled(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+def shuffled(sources: tuple[RawImage, ...]) -> tuple[RawImage, ...]:
     """Return the files in an order that mixes the classes, the same every time."""
     return tuple(sources[i] for i in np.random.default_rng(0).permutation(len(sources)))
 
 
 def shard_tasks(
-    split: str, sources: tuple[Source, ...], out: Path, count: int | None, options: Options
+    split: str, sources: tuple[RawImage, ...], out: Path, count: int | None, options: Options
 ) -> list[ShardTask]:
     """Return the tasks that write the files in equal consecutive parts.
 

@@ -15,7 +15,7 @@ VALIDATION_FOLDERS = ("val", "validation")
 
 
 @dataclass(frozen=True)
-class Source:
+class RawImage:
     """Raw image: either a file, or a range of bytes of an archive."""
 
     path: Path
@@ -40,8 +40,8 @@ class Raw:
 
     synsets: tuple[str, ...]  # sorted; label = place + 1
     names: tuple[str, ...]  # what each synset is called
-    train: tuple[Source, ...]
-    validation: tuple[Source, ...]
+    train: tuple[RawImage, ...]
+    validation: tuple[RawImage, ...]
     unlabelled: tuple[str, ...]  # files outside of every synset's folder
 
 
@@ -78,7 +78,7 @@ def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path |
             raise ConfigError(
                 f"{sub}: {sub.name} is not in the list of synsets; complete the list or move the folder away"
             )
-        train += [Source(p, str(p.relative_to(folder)), p.name, sub.name, labels[sub.name]) for p in _files(sub)]
+        train += [RawImage(p, str(p.relative_to(folder)), p.name, sub.name, labels[sub.name]) for p in _files(sub)]
     validation = _validation(folder, labels, labels_file)
     if not train:
         raise ConfigError(f"{train_folder}: no file in any synset's folder")
@@ -90,12 +90,12 @@ def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path |
 
 
 def label_validation(
-    files: Sequence[Source],
+    files: Sequence[RawImage],
     synsets: Sequence[str],
     labels: Mapping[str, int],
     labels_file: Path,
     others: Sequence[LabelSource] = (),
-) -> tuple[Source, ...]:
+) -> tuple[RawImage, ...]:
     """Return the validation files with their labels, on which the list and all other sources agree.
 
     Args:
@@ -120,9 +120,9 @@ def list_source(
     return named_list(lines, files, path) or _ordered_list(files, lines, labels, path, others)
 
 
-def _validation(folder: Path, labels: Mapping[str, int], labels_file: Path | None) -> tuple[Source, ...]:
+def _validation(folder: Path, labels: Mapping[str, int], labels_file: Path | None) -> tuple[RawImage, ...]:
     files = _files(_folder(folder, VALIDATION_FOLDERS))
-    sources = [Source(p, str(p.relative_to(folder)), p.name, "", 0) for p in files]
+    sources = [RawImage(p, str(p.relative_to(folder)), p.name, "", 0) for p in files]
     names = [source.name for source in sources]
     others = other_sources(folder, "validation", names, labels)
     if has_kit(folder):
@@ -147,7 +147,9 @@ def _ordered_list(
     return listed(files, synsets, str(path), others)
 
 
-def _labelled(files: Sequence[Source], sources: Sequence[LabelSource], labels: Mapping[str, int]) -> tuple[Source, ...]:
+def _labelled(
+    files: Sequence[RawImage], sources: Sequence[LabelSource], labels: Mapping[str, int]
+) -> tuple[RawImage, ...]:
     synsets = agreed([file.name for file in files], sources)
     if unknown := next((f for f, s in synsets.items() if s not in labels), None):
         raise ConfigError(f"{unknown}: {synsets[unknown]} is not in the list of synsets; complete the list")

@@ -14,7 +14,7 @@ from trainer.common.data.jpeg import Unusable
 from trainer.common.data.pictures import LARGEST_FILE
 from trainer.common.files.errors import TrainerError
 from trainer.imagenet.image import Jpeg, make_jpeg
-from trainer.imagenet.raw import Source
+from trainer.imagenet.raw import RawImage
 
 FACTS_FOLDER = ".shards"  # beside the shards, until the manifest is written
 
@@ -33,7 +33,7 @@ class ShardTask:
     """Task of writing one shard."""
 
     path: Path
-    sources: tuple[Source, ...]
+    sources: tuple[RawImage, ...]
     options: ImageOptions
 
     def recipe(self) -> str:
@@ -145,7 +145,7 @@ class _Writing:
             yield make_example(source, jpeg)
 
 
-def make_example(source: Source, jpeg: Jpeg) -> bytes:
+def make_example(source: RawImage, jpeg: Jpeg) -> bytes:
     """Return the record of one image, with the keys of TPU tools' imagenet_to_gcs and of the reference's resizer."""
     return records.example(
         {

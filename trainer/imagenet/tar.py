@@ -17,7 +17,7 @@ POSIX = b"ustar\0"
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """File inside the archive, as a range of the bytes of the archive's own file."""
 
     name: str
@@ -25,14 +25,14 @@ class Member:
     size: int
 
 
-def files_in(file: io.BufferedReader, start: int = 0, size: int | None = None) -> list[Member]:
+def files_in(file: io.BufferedReader, start: int = 0, size: int | None = None) -> list[TarMember]:
     """Return the files of a tar, or of an inner tar that begins at `start`. Several threads may call it at once.
 
     Raises:
         tarfile.ReadError: it is damaged, cut off, also between two files, or no tar.
     """
     end = start + (os.fstat(file.fileno()).st_size - start if size is None else size)
-    found: list[Member] = []
+    found: list[TarMember] = []
     position = start
     while True:
         header = os.pread(file.fileno(), BLOCK, position) if position + BLOCK <= end else b""
@@ -48,7 +48,7 @@ def files_in(file: io.BufferedReader, start: int = 0, size: int | None = None) -
             return _any_files_in(file, start, end)
         position += BLOCK
         if kind in FILES and not name.endswith("/"):
-            found.append(Member(name, position, length))
+            found.append(TarMember(name, position, length))
             position += length + -length % BLOCK
 
 
@@ -64,10 +64,10 @@ def _name(header: bytes) -> str:
     return (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
 
 
-def _any_files_in(file: io.BufferedReader, start: int, end: int) -> list[Member]:
+def _any_files_in(file: io.BufferedReader, start: int, end: int) -> list[TarMember]:
     """Return the files of a tar with long names, links and the like, through Python's tarfile."""
     with tarfile.open(fileobj=_Window(file, start, end - start), mode="r:") as tar:
-        found = [Member(m.name, start + m.offset_data, m.size) for m in tar if m.isfile()]
+        found = [TarMember(m.name, start + m.offset_data, m.size) for m in tar if m.isfile()]
         if os.pread(file.fileno(), BLOCK, start + tar.offset) != END:  # tarfile treats any damage as the end
             raise tarfile.ReadError(f"it is damaged or cut off at byte {tar.offset}")
         return found

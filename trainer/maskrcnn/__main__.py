@@ -14,16 +14,16 @@ from pathlib import Path
 from dlami.heartbeat import Phase, beat, beat_file
 from trainer.coco.losses import add_share_flag
 from trainer.common.checkpoints.unreadable import add_from_scratch_flags, may_begin_anew
-from trainer.common.files.commandline import Parser, add_check_flags
+from trainer.common.files.commandline import TrainerParser, add_check_flags
 from trainer.common.files.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.plan import Plan, make_plan, summary, text
+from trainer.maskrcnn.plan import DetectorPlan, make_plan, summary, text
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the options. Settings are the words KEY=VALUE."""
-    p = Parser(
+    p = TrainerParser(
         prog="python -m trainer.maskrcnn", description="Train Mask R-CNN on COCO, one process per rank under mpirun."
     )
     p.add_argument(
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
     train(replace(plan, begins_anew=may_begin_anew(arguments)), arguments.threads)
 
 
-def train(plan: Plan, threads: int | None = None) -> None:
+def train(plan: DetectorPlan, threads: int | None = None) -> None:
     """Start Horovod and execute the plan."""
     from trainer.common.ranks.horovod_rank import lost_ranks_named, start
 
@@ -78,10 +78,10 @@ def train(plan: Plan, threads: int | None = None) -> None:
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    from trainer.maskrcnn.train_loop import Attempt
+    from trainer.maskrcnn.train_loop import DetectorTrainLoop
 
     with lost_ranks_named():
-        Attempt(plan, ranks).go()
+        DetectorTrainLoop(plan, ranks).go()
     beat.enter(Phase.SAVE)
 
 

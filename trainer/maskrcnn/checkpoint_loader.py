@@ -36,7 +36,7 @@ def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[st
     Raises:
         ConfigError: there is no such checkpoint.
     """
-    folder = checkpoint.Folder(job_dir / "checkpoints")
+    folder = checkpoint.CheckpointFolder(job_dir / "checkpoints")
     if step is not None and step not in folder.steps():
         raise ConfigError(f"{job_dir} has no checkpoint of step {step}; there are {sorted(folder.steps())}")
     facts = folder.facts(step) if step is not None else folder.newest_or_refuse()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-from trainer.coco.annotations import Picture
+from trainer.coco.annotations import AnnotatedImage
 from trainer.common.ranks.tf_notices import quiet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
@@ -67,7 +67,7 @@ class Detector:
         boxes = np.minimum(found["boxes"] * scale, np.array([width, height] * 2, np.float32))
         return Detections(boxes=boxes, scores=found["scores"], labels=found["labels"], masks=found.get("masks"))
 
-    def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
+    def detect_all(self, pictures: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, Detections]]:
         """Call `detect` for each picture in order, while the next ones are being read."""
         waiting = []
         with ThreadPoolExecutor(1, thread_name_prefix="reader") as pool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.coco import masks as coco_masks
-from trainer.coco.annotations import Picture
+from trainer.coco.annotations import AnnotatedImage
 from trainer.maskrcnn.detections import Detections
 
 Image = NDArray[np.uint8]
@@ -49,7 +49,7 @@ def draw_results(
     return result
 
 
-def draw_truth(image: Image, picture: Picture, names: Sequence[str]) -> Image:
+def draw_truth(image: Image, picture: AnnotatedImage, names: Sequence[str]) -> Image:
     """Return a copy of the image with its annotated objects; crowd regions are gray."""
     result = image.copy()
     for i, instance in enumerate(picture.instances):

@@ -9,7 +9,7 @@ from trainer.coco.annotations import CocoSet, read_set
 from trainer.coco.categories import check_order
 from trainer.coco.listing import check_files
 from trainer.common.checkpoints.checkpoint import write_atomically
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, entry
 from trainer.common.files.plural import counted
 from trainer.maskrcnn.predict import make_detector, source_options
@@ -26,7 +26,7 @@ def table(scores: dict[str, float]) -> str:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Detect on every image of the set once over all ranks. Rank 0 scores, prints and writes."""
-    p = Parser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
+    p = TrainerParser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
     source_options(p)
     p.add_argument("--out", type=Path, help="write the detections as COCO results JSON")
     p.add_argument("--per-category", action="store_true", help="AP of every category, too")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.coco import masks as coco_masks
-from trainer.coco.annotations import Instance, Picture
+from trainer.coco.annotations import AnnotatedImage, Instance
 from trainer.common.data import pictures
 from trainer.common.data.jpeg import Unusable
 from trainer.common.files.errors import TrainerError
@@ -37,7 +37,7 @@ class Example:
     """[4], scale and offset: the pixel x, y of `image` is x * [0] + [2], y * [1] + [3] of `masks`."""
 
 
-def read_image(picture: Picture) -> Image:
+def read_image(picture: AnnotatedImage) -> Image:
     """Read an image as [height, width, 3] uint8, blue green red. Ignores a rotation in its metadata, as COCO does.
 
     Raises:
@@ -66,7 +66,7 @@ def resize(image: Image, short_edge: int, max_size: int) -> Image:
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
-def training_example(picture: Picture, config: Config, *, epoch: int) -> Example:
+def training_example(picture: AnnotatedImage, config: Config, *, epoch: int) -> Example:
     """Return the picture's example in this epoch. Random scale and mirroring depend on seed, epoch and image only."""
     rng = np.random.default_rng([config.train.seed, epoch, picture.id])
     short, long = config.preproc.train_short_edge_size[0], config.preproc.train_short_edge_size[-1]
@@ -99,12 +99,12 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
     )
 
 
-def object_masks(picture: Picture) -> NDArray[np.uint8]:
+def object_masks(picture: AnnotatedImage) -> NDArray[np.uint8]:
     """Return [G, height, width] of 0 and 1, one mask per object that is not a crowd."""
     return coco_masks.decode_all([o.segmentation for o in picture.objects], picture.height, picture.width)
 
 
-def resized_masks(picture: Picture, size: Shape, is_mirrored: bool) -> NDArray[np.uint8]:
+def resized_masks(picture: AnnotatedImage, size: Shape, is_mirrored: bool) -> NDArray[np.uint8]:
     """Return the masks [G, W, H] as tensorpack makes them. W is a multiple of 8.
 
     Polygons are moved with the image, then rasterised. Run-length codes, which tensorpack cannot learn, are resized
@@ -124,7 +124,7 @@ def resized_masks(picture: Picture, size: Shape, is_mirrored: bool) -> NDArray[n
     return masks
 
 
-def _moved(polygon: Sequence[float], picture: Picture, size: Shape, is_mirrored: bool) -> list[float]:
+def _moved(polygon: Sequence[float], picture: AnnotatedImage, size: Shape, is_mirrored: bool) -> list[float]:
     corners = np.array(polygon, np.float32).reshape(-1, 2)
     corners[:, 0] *= size[1] / picture.width
     corners[:, 1] *= size[0] / picture.height

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.files.atomic_write import written_whole
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.predict import make_detector, source_options
@@ -132,7 +132,7 @@ def _image_size(told: str | None, *, is_needed: bool) -> Shape | None:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Export the newest checkpoint of a job, or a file of weights."""
-    p = Parser(
+    p = TrainerParser(
         prog="python -m trainer.maskrcnn.export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.coco.annotations import CocoSet, Picture
-from trainer.common.data.sampler import BEGINNING, FILLER, Place, epoch_order
+from trainer.coco.annotations import AnnotatedImage, CocoSet
+from trainer.common.data.sampler import BEGINNING, FILLER, DataPosition, epoch_order
 from trainer.common.files.errors import ConfigError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.examples import Example, collate, training_example
@@ -18,7 +18,7 @@ AHEAD = 4
 """Batches that are prepared ahead of the training."""
 
 
-def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
+def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[AnnotatedImage]:
     """Return the training pictures, without those that have no object if the configuration filters them.
 
     Raises:
@@ -31,12 +31,12 @@ def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
 
 
 def batches(
-    pictures: Sequence[Picture],
+    pictures: Sequence[AnnotatedImage],
     config: Config,
     *,
     rank: int,
     ranks: int,
-    first: Place = BEGINNING,
+    first: DataPosition = BEGINNING,
     parts: int = 1,
     origin_ranks: int | None = None,
 ) -> Iterator[tuple[NDArray[np.generic], ...]]:
@@ -83,7 +83,7 @@ def batches(
 
 
 def _plan(
-    pictures: Sequence[Picture], config: Config, first: Place, *, width: int, origin_ranks: int
+    pictures: Sequence[AnnotatedImage], config: Config, first: DataPosition, *, width: int, origin_ranks: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """Yield each step's number, epoch and images [width, batch], from `first` on.
 

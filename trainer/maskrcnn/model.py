@@ -15,7 +15,7 @@ from trainer.maskrcnn.roi_heads import (
     mask_loss_of,
     scored_boxes,
 )
-from trainer.maskrcnn.rpn import Drawn, anchors_of, draw_anchors, proposals, rpn_head, rpn_head_at, rpn_losses
+from trainer.maskrcnn.rpn import SampledAnchors, anchors_of, draw_anchors, proposals, rpn_head, rpn_head_at, rpn_losses
 from trainer.maskrcnn.sampling import sample_proposals
 
 REGION_STEP = {"GPU": 16, "CPU": 4}
@@ -143,7 +143,7 @@ def _features(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Layer
 def _add_anchor_losses(
     result: dict[str, tf.Tensor],
     features: list[tf.Tensor],
-    drawn: list[Drawn],
+    drawn: list[SampledAnchors],
     batch: Batch,
     config: Config,
     layers: Layers,

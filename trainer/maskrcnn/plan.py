@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.coco.annotations import CocoSet, Picture, read_set
+from trainer.coco.annotations import AnnotatedImage, CocoSet, read_set
 from trainer.coco.categories import check_categories, check_order
 from trainer.coco.listing import check_files
 from trainer.coco.losses import MOST_LEFT_OUT, check_share, losses
-from trainer.common.checkpoints.checkpoint import Folder
-from trainer.common.data.sampler import BEGINNING, Place
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
+from trainer.common.data.sampler import BEGINNING, DataPosition
 from trainer.common.files.errors import ConfigError, mpi_rank
 from trainer.common.files.plural import counted
 from trainer.common.ranks.batch_split import Origin, change_text, share
@@ -21,14 +21,14 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_training import TrainConfig
 from trainer.maskrcnn.loader import training_pictures
 from trainer.maskrcnn.overlays import check_ranks
-from trainer.maskrcnn.resume import Position, check_job_dir, read_settings
+from trainer.maskrcnn.resume import DetectorPosition, check_job_dir, read_settings
 
 REFERENCE_BATCH = 8
 """Images per step to which BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE refer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DetectorPlan:
     """Checked plan of a run."""
 
     config: Config
@@ -36,7 +36,7 @@ class Plan:
     job_dir: Path | None
     load: Path | None
     """COCO-trained weights to start from, given by --load."""
-    pictures: tuple[Picture, ...]
+    pictures: tuple[AnnotatedImage, ...]
     """Training pictures."""
     validation: CocoSet
     ranks: int
@@ -46,7 +46,7 @@ class Plan:
     """Schedule of the whole job, in steps of its first attempt's images."""
     first_step: int = 0
     """First step of this attempt."""
-    first: Place = BEGINNING
+    first: DataPosition = BEGINNING
     """Its first place in the data order."""
     before: int = 0
     """Ranks of the previous attempt."""
@@ -99,7 +99,7 @@ class Plan:
         end = BEGINNING.after(self.schedule.steps, groups=self.groups, width=self.origin_ranks)
         return self.first_step + self.first.steps_to(end, groups=self.groups, width=self.width)
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> DataPosition:
         """Return the position in the data order at which this step begins."""
         return self.first.after(step - self.first_step, groups=self.groups, width=self.width)
 
@@ -124,7 +124,7 @@ class Plan:
         return bool(period) and self.origin_step(step) // period > self.origin_step(step - 1) // period
 
 
-def continued(plan: Plan, position: Position) -> Plan:
+def continued(plan: DetectorPlan, position: DetectorPosition) -> DetectorPlan:
     """Return the plan from this position on. The ranks learn once from each image that the epoch still has.
 
     The position carries what the job began with to all ranks, including those that cannot read its folder.
@@ -139,13 +139,13 @@ def continued(plan: Plan, position: Position) -> Plan:
         step = position.images // plan.images_per_step
         place = BEGINNING.after(step, groups=plan.groups, width=plan.width)
     else:
-        place = Place(position.epoch, position.group)
+        place = DataPosition(position.epoch, position.group)
     return replace(plan, first_step=position.step, first=place, before=position.ranks)
 
 
 def make_plan(
     config: Config, *, ranks: int, job_dir: Path | None, load: Path | None, most_left_out: float = MOST_LEFT_OUT
-) -> Plan:
+) -> DetectorPlan:
     """Return the run's plan. Reads annotations and lists the images' folders. Writes nothing.
 
     Args:
@@ -171,15 +171,15 @@ def make_plan(
     begun = None
     if job_dir:
         check_job_dir(job_dir, config)
-        newest = Folder(job_dir / "checkpoints").peek()
-        begun = Position.of(newest) if newest else None
+        newest = CheckpointFolder(job_dir / "checkpoints").peek()
+        begun = DetectorPosition.of(newest) if newest else None
     origin_ranks = begun.origin_ranks if begun and begun.images and begun.origin_ranks else ranks
     if not (job_dir and read_settings(job_dir)):  # a started run may resume with fewer ranks
         check_ranks(config.overlay, ranks)
     # The other ranks would find the same, each with its own listing.
     left_out = _left_out(sets, validation, config, most_left_out) if mpi_rank() == 0 else ()
     pictures = tuple(training_pictures(sets, config))
-    return Plan(
+    return DetectorPlan(
         left_out=left_out,
         config=config,
         job_dir=job_dir,
@@ -265,7 +265,7 @@ def with_categories(config: Config, data: CocoSet) -> Config:
     )
 
 
-def text(plan: Plan) -> str:
+def text(plan: DetectorPlan) -> str:
     """Return the plan as text for people."""
     schedule, train = plan.schedule, plan.config.train
     passes = schedule.steps * plan.origin_ranks * train.batch_size_per_gpu / len(plan.pictures)
@@ -293,7 +293,7 @@ def text(plan: Plan) -> str:
     )
 
 
-def summary(plan: Plan) -> dict[str, Any]:
+def summary(plan: DetectorPlan) -> dict[str, Any]:
     """Return the plan as a dictionary for programs."""
     return {
         "ranks": plan.ranks,

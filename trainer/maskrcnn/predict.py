@@ -14,7 +14,7 @@ from trainer.coco import masks
 from trainer.common.checkpoints.checkpoint import write_atomically
 from trainer.common.data import pictures
 from trainer.common.data.jpeg import Unusable
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.common.files.plural import counted
 from trainer.maskrcnn.config import Config
@@ -115,7 +115,7 @@ def _targets(files: Sequence[Path], out: Path) -> dict[Path, Path]:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Detect on the images, draw the results and print their count."""
-    p = Parser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
+    p = TrainerParser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
     source_options(p)
     p.add_argument("images", nargs="+", type=Path)
     p.add_argument("--out", type=Path, default=Path("predictions"), help="folder for the PNGs and detections.json")

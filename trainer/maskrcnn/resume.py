@@ -33,7 +33,7 @@ MAY_CHANGE = (
 
 
 @dataclass(frozen=True)
-class Position:
+class DetectorPosition:
     """Progress of a run and its number of ranks, as whole numbers that fit one message."""
 
     step: int = 0
@@ -44,7 +44,7 @@ class Position:
     origin_ranks: int = 0  # of the first attempt
 
     @classmethod
-    def of(cls, facts: Facts) -> "Position":
+    def of(cls, facts: Facts) -> "DetectorPosition":
         """Return the position that a checkpoint's facts contain.
 
         Raises:

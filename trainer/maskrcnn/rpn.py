@@ -106,7 +106,7 @@ def anchors_of(features: list[tf.Tensor], config: Config) -> list[tf.Tensor]:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledAnchors:
     """Anchors of one image that a step learns from.
 
     index: [D] int32, their numbers among the anchors of all levels, those on objects first.
@@ -125,7 +125,7 @@ def draw_anchors(
     size: tf.Tensor,
     seed: tf.Tensor,
     config: RpnConfig,
-) -> Drawn:
+) -> SampledAnchors:
     """Draw at most BATCH_PER_IM of one image's anchors, of which at most FG_RATIO are on objects.
 
     Args:
@@ -147,7 +147,7 @@ def draw_anchors(
     fg = draw(tf.equal(target, 1), fg_limit, fg_limit, seed)
     bg = draw(tf.equal(target, 0), total - tf.shape(fg)[0], total, seed + 1)
     wanted = boxes.encode(tf.gather(objects, tf.gather(match, fg)), tf.gather(anchors, fg))
-    return Drawn(tf.concat([fg, bg], 0), wanted)
+    return SampledAnchors(tf.concat([fg, bg], 0), wanted)
 
 
 def rpn_losses(

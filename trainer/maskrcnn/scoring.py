@@ -11,7 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from trainer.coco import masks as coco_masks
-from trainer.coco.annotations import CocoSet, Picture
+from trainer.coco.annotations import AnnotatedImage, CocoSet
 from trainer.maskrcnn.detections import Detections
 
 NUMBERS = (
@@ -32,7 +32,7 @@ NUMBERS = (
 
 
 def results(
-    picture: Picture, found: Detections, category_ids: Sequence[int], *, accurate: bool = True
+    picture: AnnotatedImage, found: Detections, category_ids: Sequence[int], *, accurate: bool = True
 ) -> list[dict[str, Any]]:
     """Return the detections on one picture as entries of COCO's results JSON."""
     entries = []

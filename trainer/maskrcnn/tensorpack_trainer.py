@@ -51,7 +51,7 @@ class MaskRcnn(ModelDesc):
         return [
             *Batch.specs(self.config.train.batch_size_per_gpu),
             tf.TensorSpec((), tf.float32, "learning_rate"),
-            tf.TensorSpec((len(Report.REQUESTS),), tf.float32, "requests"),
+            tf.TensorSpec((len(StepMeans.REQUESTS),), tf.float32, "requests"),
         ]
 
     def build_graph(self, *inputs: tf.Tensor) -> tf.Tensor:
@@ -74,7 +74,7 @@ class MaskRcnn(ModelDesc):
         return tf1.train.MomentumOptimizer(self.learning_rate, self.config.train.momentum)
 
 
-class Report:
+class StepMeans:
     """Result of a step: the mean over all ranks of each loss and request. The same on all ranks.
 
     Only the times are this rank's own: forward and backward, then until the last gradient is reduced. With SyncBN the
@@ -154,7 +154,7 @@ class HorovodSteps(SingleCostTrainer):
         super().__init__()
         self.model, self.ranks, self._start, self._root, self.parts = model, ranks, start, root, parts
         self.is_chief = True  # callbacks run on every rank and decide themselves; only rank 0 writes files
-        self.report = Report([], np.zeros(0))
+        self.report = StepMeans([], np.zeros(0))
 
     def _setup_graph(
         self, source: InputSource, get_cost: Callable[..., tf.Tensor], get_optimizer: Callable[[], tf1.train.Optimizer]
@@ -180,7 +180,7 @@ class HorovodSteps(SingleCostTrainer):
                     )
                 else:
                     self.train_op = optimizer.apply_gradients(updates, name="train_op")
-        self._names = [*self.model.losses, "fg_rois", *Report.REQUESTS]
+        self._names = [*self.model.losses, "fg_rois", *StepMeans.REQUESTS]
         self._scores = tf.stack([*self.model.losses.values(), self.model.fg_rois])
         scores = self._scores
         if self.parts > 1:
@@ -206,7 +206,7 @@ class HorovodSteps(SingleCostTrainer):
 
     def run_step(self) -> None:
         """Update the weights once and store the step's result in `report`."""
-        earlier, seconds = np.zeros(len(self._names) - len(Report.REQUESTS), np.float32), 0.0
+        earlier, seconds = np.zeros(len(self._names) - len(StepMeans.REQUESTS), np.float32), 0.0
         for part in range(self.parts - 1):
             keep = self.keep_more if part else self.keep_first
             _, scores, computed_s = self.hooked_sess.run([keep, self._scores, self._compute_s])
@@ -214,7 +214,7 @@ class HorovodSteps(SingleCostTrainer):
         feed = {self._earlier_scores: earlier} if self.parts > 1 else None
         _, values, times = self.hooked_sess.run([self.train_op, self._report_tensor, self._times], feed)
         compute_s, reduce_s, scale = times.tolist()
-        self.report = Report(self._names, values, seconds + compute_s, reduce_s, scale)
+        self.report = StepMeans(self._names, values, seconds + compute_s, reduce_s, scale)
 
     def values(self) -> dict[str, np.ndarray]:
         """Return every variable, including the optimizer's and the step counter."""

@@ -21,22 +21,22 @@ from trainer.common.files.errors import CommonError, TrainerError
 from trainer.common.files.plural import counted
 from trainer.common.ranks.gc_freeze import settle
 from trainer.common.ranks.horovod_rank import Gather, Ranks
-from trainer.common.ranks.progress import Progress
+from trainer.common.ranks.progress import ProgressReporter
 from trainer.common.ranks.stopping import Stop, StopRequest
 from trainer.maskrcnn import keys, weights
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.evaluation import Evaluation
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.loader import batches
-from trainer.maskrcnn.plan import Plan, continued, text
-from trainer.maskrcnn.resume import CONFIG_FILE, Position
-from trainer.maskrcnn.tensorpack_trainer import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
+from trainer.maskrcnn.plan import DetectorPlan, continued, text
+from trainer.maskrcnn.resume import CONFIG_FILE, DetectorPosition
+from trainer.maskrcnn.tensorpack_trainer import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, StepMeans
 from trainer.maskrcnn.visualize import write_gallery
 
 RESULTS_FILE = "detections.json"
 
 
-class Attempt(Callback):
+class DetectorTrainLoop(Callback):
     """Part of a training attempt that runs on one rank.
 
     As a tensorpack callback it runs after every step on every rank.
@@ -44,17 +44,17 @@ class Attempt(Callback):
 
     _chief_only = False
 
-    def __init__(self, plan: Plan, ranks: Ranks) -> None:
+    def __init__(self, plan: DetectorPlan, ranks: Ranks) -> None:
         self.plan, self.config, self.ranks = plan, plan.config, ranks
         self.stop = StopRequest()
-        self.folder = checkpoint.Folder(plan.job_dir / "checkpoints") if plan.job_dir else None
+        self.folder = checkpoint.CheckpointFolder(plan.job_dir / "checkpoints") if plan.job_dir else None
         self.saver: Saver | None = None
         self.newest = Newest()  # the checkpoint to resume from
         self.step = 0  # steps done
         self.scores: dict[str, float] = {}  # of the last evaluation
         self.failure: TrainerError | None = None
         self.gather = Gather(ranks.threads)
-        self.progress = Progress(ranks, self.gather)
+        self.progress = ProgressReporter(ranks, self.gather)
         self._stopping = Stop.NO
         self._evaluation: Evaluation | None = None
 
@@ -176,10 +176,10 @@ class Attempt(Callback):
             requests = np.array([*self.stop.numbers, evaluated, due], np.float32)
             yield (*batch, np.array(self.plan.rate(self.step), np.float32), requests)
 
-    def _log(self, report: Report) -> None:
+    def _log(self, report: StepMeans) -> None:
         look = self.progress.look()
         lr = self.plan.rate(self.step - 1)
-        parts = {k: v for k, v in report.values.items() if k not in Report.REQUESTS}
+        parts = {k: v for k, v in report.values.items() if k not in StepMeans.REQUESTS}
         line = (
             f"step {self.step:6d}  loss {report.loss:7.4f}  lr {lr:.2e}  {look.interval.images_per_s:7.2f} images/s  "
             f"waiting {look.interval.input_wait:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items())
@@ -248,14 +248,14 @@ class Attempt(Callback):
     def _read_checkpoint(self) -> None:
         """Find the newest valid checkpoint and send its position to all ranks."""
         self._restored: dict[str, np.ndarray] = {}
-        position, hosts, rank = Position(), self.progress.hosts, self.ranks.rank
+        position, hosts, rank = DetectorPosition(), self.progress.hosts, self.ranks.rank
         if self.ranks.is_first and self.folder:
             self.folder.remove_partial()
         self.newest = checkpoint_replica.find_newest(
             self.folder, hosts, rank, self.gather, begins_anew=self.plan.begins_anew
         )
         if self.newest.facts and self.newest.folder:
-            position = Position.of(self.newest.facts)
+            position = DetectorPosition.of(self.newest.facts)
             self._restored = self.newest.folder.load(self.newest.facts)
         train = self.config.train
         self.saver = checkpoint_replica.make_saver(
@@ -270,7 +270,7 @@ class Attempt(Callback):
         )
         # Horovod: all ranks start at the position of the rank that read the checkpoint.
         told = json.loads(self.gather(json.dumps(astuple(position)).encode())[self.newest.rank])
-        self.plan = continued(self.plan, Position(*told))
+        self.plan = continued(self.plan, DetectorPosition(*told))
         self.step = self.plan.first_step
 
     def _set_variables(self, steps: HorovodSteps) -> None:
@@ -310,7 +310,7 @@ class Attempt(Callback):
                 self._save()
 
 
-def _nan_message(step: int, report: Report, written: Facts | None) -> str:
+def _nan_message(step: int, report: StepMeans, written: Facts | None) -> str:
     bad = [name for name, value in report.values.items() if not math.isfinite(value)]
     return (
         f"the loss is not a number at step {step} ({', '.join(bad)}), on all ranks alike: lower TRAIN.BASE_LR, "

@@ -88,7 +88,7 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Learning, Input):
+class RunFlags(Learning, Input):
     """Flags of a ResNet trainer's run, in any framework."""
 
     job_dir: Path | None = flag(
@@ -179,7 +179,7 @@ class Run(Learning, Input):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Run):
+class ResNetConfig(RunFlags):
     """Flags of `python -m trainer.resnet50`."""
 
     xla: bool = flag(False, "compile forward and backward with XLA; several times slower on CPUs")

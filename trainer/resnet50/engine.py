@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from trainer.common.ranks.horovod_rank import GatherBytes, Ranks
-from trainer.resnet50.plan import Plan
-from trainer.resnet50.reader import Reader
+from trainer.resnet50.plan import RunPlan
+from trainer.resnet50.reader import RecordReader
 from trainer.resnet50.shards import Shards
 
 Requests = tuple[float, float, float]
@@ -70,13 +70,13 @@ class Learner(Protocol):
         """Return the factor of the loss during the backward pass; None without loss scaling."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Source of one rank's batches. Its iterators raise `InputError` for damaged data."""
 
-    def training(self, plan: Plan, step: int) -> Iterator[Batch]:
+    def training(self, plan: RunPlan, step: int) -> Iterator[Batch]:
         """Yield batches from this step to the plan's last one."""
 
-    def validation(self) -> tuple[Iterable[Batch], Reader]:
+    def validation(self) -> tuple[Iterable[Batch], RecordReader]:
         """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
 
 
@@ -89,7 +89,7 @@ class Engine:
     ranks: Ranks
     gather: GatherBytes
     learner: Callable[[Any, int], Learner]  # arguments: its `Run`, number of classes
-    source: Callable[[Any, int, Ranks, Shards], Source]  # arguments: the same, ranks, shards
+    source: Callable[[Any, int, Ranks, Shards], BatchSource]  # arguments: the same, ranks, shards
     begin: Callable[[Any, Any], str] | None = None  # loads a weights file into the learner
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.files.atomic_write import written_whole
-from trainer.common.files.commandline import Parser
+from trainer.common.files.commandline import TrainerParser
 from trainer.common.files.errors import ConfigError, TrainerError, entry
 from trainer.resnet50 import pretrained
 from trainer.resnet50.config import MODELS
@@ -44,7 +44,7 @@ def of_job(job_dir: Path, step: int | None, *, best: bool) -> Trained:
         ConfigError: there is no such checkpoint, or it is another trainer's.
         TrainerError: it is damaged.
     """
-    folder = Folder(job_dir / "checkpoints")
+    folder = CheckpointFolder(job_dir / "checkpoints")
     if best:
         found = folder.best()
         step = found.step if found else None
@@ -125,7 +125,7 @@ def _write_saved_model(trained: Trained, out: Path) -> None:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Export a job's checkpoint, or a file of weights."""
-    p = Parser(
+    p = TrainerParser(
         prog="python -m trainer.resnet50.export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -5,20 +5,22 @@ import tensorflow as tf
 from trainer.common.files.errors import ConfigError
 from trainer.common.ranks.horovod_rank import Gather, Ranks
 from trainer.resnet50 import pretrained
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.engine import Engine
-from trainer.resnet50.source import Source
-from trainer.resnet50.step import Learner
+from trainer.resnet50.source import AttemptInput
+from trainer.resnet50.step import TensorFlowLearner
 
 
 def engine(ranks: Ranks) -> Engine:
     """Build the engine. Call it after Horovod has started."""
     if ranks.gpu is None:  # it takes a twentieth of the start, and on CPUs a step is no faster
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    return Engine(f"TF{tf.__version__}", "Horovod", ranks, Gather(ranks.threads), Learner, Source, begin)
+    return Engine(
+        f"TF{tf.__version__}", "Horovod", ranks, Gather(ranks.threads), TensorFlowLearner, AttemptInput, begin
+    )
 
 
-def begin(config: Config, learner: Learner) -> str:
+def begin(config: ResNetConfig, learner: TensorFlowLearner) -> str:
     """Load the weights of `--load` into the learner. Returns the line that reports it.
 
     The last layer starts from scratch if its number of classes differs.

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.common.data import sampler
-from trainer.resnet50.reader import InputError, Reader
+from trainer.resnet50.reader import InputError, RecordReader
 
 EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
 STRETCHED = 0.8  # share of both sides in the reference's evaluation
@@ -51,7 +51,7 @@ def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class InputShare:
     """Part of the input that one rank reads, and the batches to make of it."""
 
     rank: int
@@ -62,7 +62,14 @@ class Share:
 
 
 def training(
-    reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int, classes: int
+    reader: RecordReader,
+    share: InputShare,
+    *,
+    steps: range,
+    first_image: int,
+    crop_area: float,
+    seed: int,
+    classes: int,
 ) -> tf.data.Dataset:
     """Return batches of random crops for these steps, in the order of `trainer.common.data.sampler`.
 
@@ -92,7 +99,7 @@ def training(
     return data.prefetch(2).with_options(_options(share.threads))
 
 
-def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.data.Dataset:
+def evaluation(reader: RecordReader, share: InputShare, *, crop: str, classes: int) -> tf.data.Dataset:
     """Return the pipeline of this rank's share of the images. Each image occurs once over all ranks.
 
     The last batch may be smaller.

@@ -8,7 +8,7 @@ from trainer.common.files.errors import ConfigError
 from trainer.common.files.plural import counted
 from trainer.common.ranks.batch_split import Origin
 from trainer.common.ranks.schedule import Schedule, Shape, scaled_rate
-from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, Run
+from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, RunFlags
 
 PARAMETERS_1000 = {
     "resnet18": 11_689_512,
@@ -32,10 +32,10 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """Plan of a run: everything that follows from flags, ranks and data."""
 
-    config: Run
+    config: RunFlags
     ranks: int
     data: Data
     origin: Origin
@@ -77,7 +77,7 @@ class Plan:
         return self.images(steps) // period > self.images(steps - 1) // period
 
 
-def look_up(config: Run, *, keeps: bool = False) -> Data:
+def look_up(config: RunFlags, *, keeps: bool = False) -> Data:
     """Check the data folder's shards and count their examples.
 
     Args:
@@ -108,7 +108,7 @@ def look_up(config: Run, *, keeps: bool = False) -> Data:
     )
 
 
-def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None) -> Plan:
+def make_plan(config: RunFlags, ranks: int, data: Data, origin: Origin | None = None) -> RunPlan:
     """Return the run's plan in steps.
 
     Steps are floor(examples x epochs / global batch) and steps per epoch floor(examples / global batch), as the
@@ -136,7 +136,7 @@ def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None)
         )
     origin = origin or Origin(batch, ranks)
     schedule = _schedule(config, data, origin.batch)
-    return Plan(
+    return RunPlan(
         config=config,
         ranks=ranks,
         data=data,
@@ -147,7 +147,7 @@ def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None)
     )
 
 
-def _schedule(config: Run, data: Data, batch: int) -> Schedule:
+def _schedule(config: RunFlags, data: Data, batch: int) -> Schedule:
     per_epoch = data.train_examples // batch
     steps = int(data.train_examples * config.num_epochs / batch) if config.num_epochs else config.num_batches or 1
     if steps < 1:
@@ -170,7 +170,7 @@ def _schedule(config: Run, data: Data, batch: int) -> Schedule:
     )
 
 
-def _eval_period(config: Run, data: Data, batch: int, steps: int) -> int | None:
+def _eval_period(config: RunFlags, data: Data, batch: int, steps: int) -> int | None:
     if not config.eval_every:
         return None
     period = max(1, round(config.eval_every * data.train_examples / batch))
@@ -182,7 +182,7 @@ def _eval_period(config: Run, data: Data, batch: int, steps: int) -> int | None:
     return period
 
 
-def _shape(config: Run, peak: float, steps_per_epoch: int) -> Shape:
+def _shape(config: RunFlags, peak: float, steps_per_epoch: int) -> Shape:
     rates = config.lr_decay_lrs or tuple(peak * 0.1 ** (i + 1) for i in range(len(config.lr_decay_steps)))
     return Shape(
         periods=config.lc_periods,
@@ -202,7 +202,7 @@ def parameters(model: str, classes: int) -> int:
     return PARAMETERS_1000[model] + (classes - 1000) * (LAST_FEATURES[model] + 1)
 
 
-def summary(plan: Plan) -> dict[str, object]:
+def summary(plan: RunPlan) -> dict[str, object]:
     """Return the plan in plain values, as `--check --json` prints it."""
     config = plan.config
     flags = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
@@ -228,7 +228,7 @@ def summary(plan: Plan) -> dict[str, object]:
     }
 
 
-def text(plan: Plan) -> str:
+def text(plan: RunPlan) -> str:
     """Return the plan as a few lines for the operator."""
     s, config = summary(plan), plan.config
     source = "synthetic images" if config.synthetic else f"{counted(s['train_examples'], 'image')} of {config.data_dir}"

@@ -18,7 +18,7 @@ class InputError(TrainerError):
     """
 
 
-class Reader:
+class RecordReader:
     """Reader of an index's records.
 
     Args:

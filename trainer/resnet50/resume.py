@@ -8,11 +8,11 @@ from trainer.common.checkpoints.facts import Facts, whole_number
 from trainer.common.files.errors import ConfigError, TrainerError
 from trainer.common.files.plural import counted
 from trainer.common.ranks.batch_split import Origin, change_text, share
-from trainer.resnet50.plan import Plan, make_plan
+from trainer.resnet50.plan import RunPlan, make_plan
 
 
 @dataclass(frozen=True)
-class Position:
+class RunPosition:
     """Progress of a run and its origin, as whole numbers that fit one broadcast."""
 
     step: int = 0
@@ -29,7 +29,7 @@ class Position:
         return Origin(self.origin_batch, self.origin_ranks)
 
     @classmethod
-    def of(cls, facts: Facts) -> "Position":
+    def of(cls, facts: Facts) -> "RunPosition":
         """Return the position that a checkpoint's facts contain.
 
         Raises:
@@ -57,7 +57,7 @@ class Position:
             ) from e
 
     @classmethod
-    def after(cls, plan: Plan, step: int) -> "Position":
+    def after(cls, plan: RunPlan, step: int) -> "RunPosition":
         """Return the plan's position after this many steps."""
         origin = plan.origin
         return cls(step, plan.images(step), plan.global_batch, origin.batch, origin.ranks, plan.ranks, plan.config.seed)
@@ -71,7 +71,7 @@ class Position:
         return astuple(self)
 
 
-def continued(planned: Plan, position: Position) -> Plan:
+def continued(planned: RunPlan, position: RunPosition) -> RunPlan:
     """Return the plan from this position on.
 
     With another number of ranks than in the job's first attempt, the global batch stays if the ranks can share it
@@ -110,7 +110,7 @@ def continued(planned: Plan, position: Position) -> Plan:
     )
 
 
-def _refuse(planned: Plan, origin: Origin) -> None:
+def _refuse(planned: RunPlan, origin: Origin) -> None:
     how = planned.config.when_ranks_change
     change = (
         f"the job began with {counted(origin.ranks, 'rank') if origin.ranks else 'other ranks'} and a global "

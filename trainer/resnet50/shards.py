@@ -6,23 +6,23 @@ from dlami.heartbeat import Phase, beat
 from trainer.common.data.records import Index
 from trainer.common.ranks.horovod_rank import GatherBytes, Ranks
 from trainer.resnet50 import cache
-from trainer.resnet50.config import Run
+from trainer.resnet50.config import RunFlags
 from trainer.resnet50.plan import Data
-from trainer.resnet50.reader import Reader
+from trainer.resnet50.reader import RecordReader
 
 
 class Shards:
     """Training and validation shards, as this rank reads them."""
 
-    def __init__(self, config: Run, data: Data, ranks: Ranks, gather: GatherBytes) -> None:
+    def __init__(self, config: RunFlags, data: Data, ranks: Ranks, gather: GatherBytes) -> None:
         self._skip = config.bad_data == "skip"
         self._ranks, self._gather = ranks, gather
         self._indices: dict[str, Index | None] = {"train": data.train, "validation": data.validation}
 
-    def reader(self, split: str) -> Reader | None:
+    def reader(self, split: str) -> RecordReader | None:
         """Return the reader of the split's records; None for a split that this run does not have."""
         index = self._indices[split]
-        return Reader(index, skip_damaged=self._skip) if index is not None else None
+        return RecordReader(index, skip_damaged=self._skip) if index is not None else None
 
     def copy(self, where: str) -> None:
         """Copy the shards to `where` on one rank per host, and read the copies from then on. All ranks must call it."""

@@ -6,19 +6,19 @@ import tensorflow as tf
 
 from trainer.common.ranks.horovod_rank import Ranks
 from trainer.resnet50 import images
-from trainer.resnet50.config import Config
-from trainer.resnet50.plan import Plan
-from trainer.resnet50.reader import Reader
+from trainer.resnet50.config import ResNetConfig
+from trainer.resnet50.plan import RunPlan
+from trainer.resnet50.reader import RecordReader
 from trainer.resnet50.shards import Shards
 
 
-class Source:
+class AttemptInput:
     """Input of one attempt on this rank."""
 
-    def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards) -> None:
+    def __init__(self, config: ResNetConfig, classes: int, ranks: Ranks, shards: Shards) -> None:
         self.config, self.classes, self.ranks, self.shards = config, classes, ranks, shards
 
-    def training(self, plan: Plan, step: int) -> Iterator[images.Batch]:
+    def training(self, plan: RunPlan, step: int) -> Iterator[images.Batch]:
         """Yield batches from this step to the plan's last one."""
         config, reader = self.config, self.shards.reader("train")
         if reader is None:
@@ -40,7 +40,7 @@ class Source:
         )
         return images.brought_out(images.on_device(data))
 
-    def validation(self) -> tuple[Iterable[tuple[tf.Tensor, tf.Tensor]], Reader]:
+    def validation(self) -> tuple[Iterable[tuple[tf.Tensor, tf.Tensor]], RecordReader]:
         """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
         reader = self.shards.reader("validation")
         assert reader is not None
@@ -49,8 +49,8 @@ class Source:
         )
         return images.brought_out(images.on_device(data)), reader
 
-    def _share(self, batch: int) -> images.Share:
-        return images.Share(
+    def _share(self, batch: int) -> images.InputShare:
+        return images.InputShare(
             rank=self.ranks.rank,
             ranks=self.ranks.size,
             batch=batch,

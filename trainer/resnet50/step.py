@@ -12,7 +12,7 @@ from trainer.common.ranks.gradients import are_finite, larc_factor
 from trainer.common.ranks.horovod_rank import mean_over_ranks
 from trainer.common.ranks.precision import DYNAMIC
 from trainer.resnet50 import augment
-from trainer.resnet50.config import Config
+from trainer.resnet50.config import ResNetConfig
 from trainer.resnet50.engine import Requests, StepResult, moving_average_decay
 from trainer.resnet50.images import Batch
 from trainer.resnet50.model import ResNet
@@ -22,14 +22,14 @@ from trainer.resnet50.optimizer import LossScale, apply_momentum
 Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]  # by weight; batch statistics, one vector; [2] loss and top-1
 
 
-class Learner:
+class TensorFlowLearner:
     """Model with its optimizer state, and the functions that change them.
 
     All ranks hold the same values at all times: gradients, batch statistics and the scalars are averaged over the
     ranks, every image counting once.
     """
 
-    def __init__(self, config: Config, classes: int, variant: Variant | None = None) -> None:
+    def __init__(self, config: ResNetConfig, classes: int, variant: Variant | None = None) -> None:
         self.config, self.classes = config, classes
         self.variant = variant or VARIANTS[config.variant]
         self.dtype = tf.as_dtype(config.precision)

@@ -16,12 +16,12 @@ from trainer.common.files.errors import CommonError
 from trainer.common.files.plural import counted
 from trainer.common.ranks.gc_freeze import settle
 from trainer.common.ranks.precision import DYNAMIC
-from trainer.common.ranks.progress import Progress
+from trainer.common.ranks.progress import ProgressReporter
 from trainer.common.ranks.stopping import Stop, StopRequest
 from trainer.resnet50 import cache
 from trainer.resnet50.engine import Engine, Learner, Requests, StepResult
-from trainer.resnet50.plan import Plan
-from trainer.resnet50.resume import Position, continued
+from trainer.resnet50.plan import RunPlan
+from trainer.resnet50.resume import RunPosition, continued
 from trainer.resnet50.shards import Shards
 
 MOST_SKIPS = 40  # overflows in a row; by then the dynamic scale is at its minimum
@@ -29,20 +29,20 @@ TRAIN_HEADER = "  Step Epoch   Speed   Loss FinLoss      LR"
 EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 
 
-class Attempt:
+class TrainLoop:
     """Part of a training attempt that runs on one rank."""
 
-    def __init__(self, plan: Plan, engine: Engine) -> None:
+    def __init__(self, plan: RunPlan, engine: Engine) -> None:
         self.engine, self.ranks, self.gather = engine, engine.ranks, engine.gather
         self.stop = StopRequest()
         self.stop.listen()
-        self.folder = checkpoint.Folder(plan.config.job_dir / "checkpoints") if plan.config.job_dir else None
-        self.progress = Progress(self.ranks, self.gather)
+        self.folder = checkpoint.CheckpointFolder(plan.config.job_dir / "checkpoints") if plan.config.job_dir else None
+        self.progress = ProgressReporter(self.ranks, self.gather)
         self.newest = self._find(plan)
-        position = Position.of(self.newest.facts) if self.newest.facts else Position()
+        position = RunPosition.of(self.newest.facts) if self.newest.facts else RunPosition()
         # All ranks resume from one position.
         told = self.gather(json.dumps(position.numbers()).encode())
-        self.plan = continued(plan, Position(*json.loads(told[self.newest.rank])))
+        self.plan = continued(plan, RunPosition(*json.loads(told[self.newest.rank])))
         self.config = self.plan.config
         self.step = self.plan.first_step  # steps done
         self.learner = engine.learner(self.config, plan.data.classes)
@@ -93,7 +93,7 @@ class Attempt:
         if self._stopping is Stop.TERMINATED and self.step < self.plan.steps:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
-    def _find(self, plan: Plan) -> Newest:
+    def _find(self, plan: RunPlan) -> Newest:
         """Find the checkpoint to resume from, on any rank.
 
         For an evaluation alone, rank 0 selects one in the shared folder.
@@ -248,7 +248,7 @@ class Attempt:
         if self.saver is None:
             return
         more = {"model": self.config.model, "classes": self.plan.data.classes}
-        self.saver.save(self.step, self.learner.arrays, {**more, **Position.after(self.plan, self.step).record()})
+        self.saver.save(self.step, self.learner.arrays, {**more, **RunPosition.after(self.plan, self.step).record()})
 
     @beat.during(Phase.SAVE)
     def _save_last(self) -> None:

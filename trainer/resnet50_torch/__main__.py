@@ -41,18 +41,18 @@ def main(argv: Sequence[str]) -> None:
         check_interpreter()
     from trainer.common.ranks.gc_freeze import spare_start
     from trainer.resnet50 import start
-    from trainer.resnet50_torch.config import Config
-    from trainer.resnet50_torch.dist_env import Place
+    from trainer.resnet50_torch.config import TorchResNetConfig
+    from trainer.resnet50_torch.dist_env import DistEnv
 
     config, arguments = start.parse(
-        argv, Config, "python -m trainer.resnet50_torch", "Trains a ResNet over PyTorch's ranks."
+        argv, TorchResNetConfig, "python -m trainer.resnet50_torch", "Trains a ResNet over PyTorch's ranks."
     )
-    plan = start.planned(config, arguments, Place.of().size)
+    plan = start.planned(config, arguments, DistEnv.of().size)
     if plan is None:
         return
     spare_start()
     from dlami.heartbeat import Phase, beat
-    from trainer.resnet50.train_loop import Attempt
+    from trainer.resnet50.train_loop import TrainLoop
     from trainer.resnet50_torch.decoders import Decoders
     from trainer.resnet50_torch.engine import engine
     from trainer.resnet50_torch.process_group import leave_ranks, lost_ranks_named, start_ranks
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     with lost_ranks_named():
         world = start_ranks(config)
         with Decoders(world.ranks.threads) as decoders:
-            Attempt(plan, engine(world, decoders)).go()
+            TrainLoop(plan, engine(world, decoders)).go()
         leave_ranks(world)
     beat.enter(Phase.SAVE)
 

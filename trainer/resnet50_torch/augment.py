@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.resnet50.config import Run
+from trainer.resnet50.config import RunFlags
 from trainer.resnet50.network import DEVIATION, MEAN, TO_YIQ
 from trainer.resnet50_torch import rng
 
@@ -26,7 +26,7 @@ def normalised(images: Tensor, dtype: torch.dtype) -> Tensor:
 _INVERSE = tuple(1 / d for d in DEVIATION)
 
 
-def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: Run) -> Tensor:
+def vary_colours(images: Tensor, seeds: NDArray[np.int64], config: RunFlags) -> Tensor:
     """Change brightness, then hue and saturation in YIQ, then contrast, each at random.
 
     The result is [N, H, W, 3] float32 in 0 to 255.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainer.resnet50.network import BN_DECAY
-from trainer.resnet50_torch.model import ResNet
+from trainer.resnet50_torch.model import TorchResNet
 
 
 class Statistics:
@@ -13,7 +13,7 @@ class Statistics:
     Each is one vector, so that one operation copies or reduces it.
     """
 
-    def __init__(self, model: ResNet) -> None:
+    def __init__(self, model: TorchResNet) -> None:
         norms = list(model.norms())
         device = next(model.parameters()).device
         self._names = [f"{name}/moving_{what}" for name, _ in norms for what in ("mean", "variance")]

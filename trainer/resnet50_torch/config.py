@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from trainer.common.files.commandline import flag
-from trainer.resnet50.config import Run
+from trainer.resnet50.config import RunFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Run):
+class TorchResNetConfig(RunFlags):
     """Flags of `python -m trainer.resnet50_torch`."""
 
     channels_last: bool = flag(True, "keep images and kernels with their channels last in memory, which is faster")

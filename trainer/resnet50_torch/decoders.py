@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainer.common.files.errors import TrainerError
 from trainer.resnet50_torch import decoding
-from trainer.resnet50_torch.decoding import Memory, Pixels, Task
+from trainer.resnet50_torch.decoding import DecodeTask, Pixels, SharedBatch
 
 # Sent to a rank's whole process group. Only the rank itself handles them.
 _THE_RANKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,9 +52,9 @@ class Arena:
             self._map[begin : begin + length] = record
         return places
 
-    def memory(self) -> Memory:
+    def memory(self) -> SharedBatch:
         """Return the address of the shared memory for processes that this one started."""
-        return Memory(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino, self._size)
+        return SharedBatch(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino, self._size)
 
     def pixels(self, count: int, side: int) -> NDArray[np.uint8]:
         """Return the pixels in this memory as [count, side, side, 3]."""
@@ -116,7 +116,7 @@ class Decoders:
         places = arena.fill(len(records) * side * side * 3, records)
         memory, share = arena.memory(), max(1, -(-len(records) // (_TASKS * self._processes)))
         tasks = [
-            Task(
+            DecodeTask(
                 memory=memory,
                 first=first,
                 records=places[first : first + share],

@@ -26,7 +26,7 @@ _KEPT = 8  # mapped batches per process: training and evaluation use four each
 
 
 @dataclass(frozen=True)
-class Memory:
+class SharedBatch:
     """Address of a batch in shared memory, for another process."""
 
     path: str
@@ -35,10 +35,10 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class DecodeTask:
     """Task of decoding consecutive images of a batch."""
 
-    memory: Memory
+    memory: SharedBatch
     first: int  # its number in the batch
     records: Sequence[tuple[int, int]]  # offset and length of each
     pixels: Sequence[Pixels]
@@ -59,7 +59,7 @@ def _end_with_the_rank() -> None:
     os._exit(1)
 
 
-def decode(task: Task) -> list[int]:
+def decode(task: DecodeTask) -> list[int]:
     """Decode the task's images into the shared memory. Returns the labels, from 0. Raises InputError."""
     memory = _at(task.memory)
     shape = (len(task.records), task.side, task.side, 3)
@@ -75,7 +75,7 @@ def decode(task: Task) -> list[int]:
 _memories: "OrderedDict[int, mmap.mmap]" = OrderedDict()
 
 
-def _at(wanted: Memory) -> mmap.mmap:
+def _at(wanted: SharedBatch) -> mmap.mmap:
     """Return the mapped memory. Maps it again if it has grown."""
     found = _memories.pop(wanted.identity, None)
     if found is None or len(found) < wanted.size:

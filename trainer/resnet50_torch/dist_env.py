@@ -11,7 +11,7 @@ _OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_
 
 
 @dataclass(frozen=True)
-class Place:
+class DistEnv:
     """Ranks of a process: rank and size, over all hosts and on its own."""
 
     rank: int = 0
@@ -20,7 +20,7 @@ class Place:
     local_size: int = 1
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> "Place":
+    def of(cls, environment: Mapping[str, str] = os.environ) -> "DistEnv":
         """Read the ranks from torchrun's variables, else Open MPI's. Without either the process is alone.
 
         Raises ConfigError if a variable is not a number.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.common.data import sampler
-from trainer.resnet50.reader import Reader
+from trainer.resnet50.reader import RecordReader
 from trainer.resnet50_torch import rng
 from trainer.resnet50_torch.decoders import Arena, Decoders, lost_ones_told
 from trainer.resnet50_torch.decoding import CROPS, Pixels, random_crop
@@ -21,7 +21,7 @@ AHEAD = 2  # batches
 
 
 @dataclass(frozen=True)
-class Batch:
+class ImageBatch:
     """Input of a learner's step."""
 
     images: Tensor  # [N, S, S, 3] uint8; in training mirrored at random
@@ -30,7 +30,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class TorchInputShare:
     """Part of the input that one rank reads, and the batches to make of it."""
 
     rank: int
@@ -42,8 +42,15 @@ class Share:
 
 
 def training(
-    reader: Reader, share: Share, decoders: Decoders, *, steps: range, first_image: int, crop_area: float, seed: int
-) -> Iterator[Batch]:
+    reader: RecordReader,
+    share: TorchInputShare,
+    decoders: Decoders,
+    *,
+    steps: range,
+    first_image: int,
+    crop_area: float,
+    seed: int,
+) -> Iterator[ImageBatch]:
     """Yield batches of random crops for these steps, in the order of `trainer.common.data.sampler`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
@@ -63,7 +70,7 @@ def training(
     return _loaded(steps, read, share, decoders)
 
 
-def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -> Iterator[Batch]:
+def evaluation(reader: RecordReader, share: TorchInputShare, decoders: Decoders, *, crop: str) -> Iterator[ImageBatch]:
     """Yield this rank's share of the images. Each image occurs once over all ranks. The last batch may be smaller.
 
     Args:
@@ -80,12 +87,14 @@ def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -
     return _loaded(range(0, len(own), share.batch), read, share, decoders)
 
 
-def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int, is_pinned: bool = False) -> Iterator[Batch]:
+def synthetic(
+    *, batch: int, size: int, classes: int, seed: int, rank: int, is_pinned: bool = False
+) -> Iterator[ImageBatch]:
     """Yield the same random batch for ever, in the same kind of memory as a real one."""
     rng = np.random.default_rng((seed, rank))
     images = torch.from_numpy(rng.integers(0, 256, (batch, size, size, 3), np.uint8))
     labels = torch.from_numpy(rng.integers(0, classes, batch))
-    whole = Batch(images.pin_memory() if is_pinned else images, labels, np.zeros((batch, 2), np.int64))
+    whole = ImageBatch(images.pin_memory() if is_pinned else images, labels, np.zeros((batch, 2), np.int64))
     while True:
         yield whole
 
@@ -100,7 +109,9 @@ class Loading:
     seeds: NDArray[np.int64]
 
 
-def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share, decoders: Decoders) -> Iterator[Batch]:
+def _loaded(
+    todo: Iterable[int], read: Callable[[int], Loading], share: TorchInputShare, decoders: Decoders
+) -> Iterator[ImageBatch]:
     """Yield the batches in order. Some are read and decoded ahead of the consumer."""
     reading = ThreadPoolExecutor(1, "read")  # one thread: disks are faster with sequential reads
     collecting = ThreadPoolExecutor(1, "collect")
@@ -115,16 +126,16 @@ def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share, d
             decoders.begin(arena, records, work.pixels, mirrored, side=share.size, classes=share.classes),
         )
 
-    def collect(under_way: "Future[tuple[Loading, Arena, list[Future[list[int]]]]]") -> Batch:
+    def collect(under_way: "Future[tuple[Loading, Arena, list[Future[list[int]]]]]") -> ImageBatch:
         with lost_ones_told():
             work, arena, decoded = under_way.result()
             labels = [label for one in decoded for label in one.result()]
         images = torch.empty((len(labels), share.size, share.size, 3), dtype=torch.uint8, pin_memory=share.is_pinned)
         np.copyto(images.numpy(), arena.pixels(len(labels), share.size))
         arenas.append(arena)
-        return Batch(images, torch.tensor(labels, dtype=torch.int64), work.seeds)
+        return ImageBatch(images, torch.tensor(labels, dtype=torch.int64), work.seeds)
 
-    pending: deque[Future[Batch]] = deque()
+    pending: deque[Future[ImageBatch]] = deque()
     try:
         for which in todo:
             pending.append(collecting.submit(collect, reading.submit(begin, which)))

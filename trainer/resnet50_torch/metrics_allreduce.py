@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from trainer.resnet50_torch.process_group import World
+from trainer.resnet50_torch.process_group import ProcessGroup
 
 
 class Shared:
     """Vector that is averaged over the ranks while they compute gradients."""
 
-    def __init__(self, world: World, requests: Tensor) -> None:
+    def __init__(self, world: ProcessGroup, requests: Tensor) -> None:
         self._world, self._requests = world, requests
         self._found: Tensor | None = None
         self._under_way: Any = None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainer.resnet50.network import BLOCKS, BN_EPSILON, BOTTLENECK, Init
 
 
-class Block(nn.Module):
+class TorchBlock(nn.Module):
     """Residual block: two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
     def __init__(self, init: Init, channels_in: int, width: int, stride: int, *, bottleneck: bool) -> None:
@@ -40,7 +40,7 @@ class Block(nn.Module):
         return self.relu(y)
 
 
-class ResNet(nn.Module):
+class TorchResNet(nn.Module):
     """Network from images to logits.
 
     Args:
@@ -52,12 +52,12 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem, self.stem_norm, self.relu = _conv(init, 7, 3, 64, 2), _norm(64), nn.ReLU(inplace=True)
         self.pool = nn.MaxPool2d(3, 2, 1)
-        blocks: list[Block] = []
+        blocks: list[TorchBlock] = []
         channels = 64
         for stage, count in enumerate(BLOCKS[name]):
             for i in range(count):
                 stride = 2 if stage and not i else 1
-                blocks.append(Block(init, channels, 64 << stage, stride, bottleneck=BOTTLENECK[name]))
+                blocks.append(TorchBlock(init, channels, 64 << stage, stride, bottleneck=BOTTLENECK[name]))
                 channels = blocks[-1].channels
         self.blocks = nn.Sequential(*blocks)
         self.dense = nn.Linear(channels, classes)

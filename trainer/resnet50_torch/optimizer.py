@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from trainer.common.ranks.precision import FIRST_SCALE, GROWS_AFTER, LARGEST_SCALE
-from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.config import TorchResNetConfig
 
 
-def hold_back(weights: list[Tensor], kernels: list[Tensor], config: Config, lr: float) -> None:
+def hold_back(weights: list[Tensor], kernels: list[Tensor], config: TorchResNetConfig, lr: float) -> None:
     """Multiply gradients with weight decay by min(eta |w| / |g| / lr, 1). Source: You et al., arXiv:1708.03888."""
     for kernel in kernels:
         kernel.grad.add_(kernel, alpha=config.weight_decay)
@@ -45,7 +45,7 @@ class LossScale:
         self.state.copy_(torch.tensor([value, good]))
 
 
-def make_optimizer(config: Config, kernels: list[Tensor], weights: list[Tensor]) -> torch.optim.Optimizer:
+def make_optimizer(config: TorchResNetConfig, kernels: list[Tensor], weights: list[Tensor]) -> torch.optim.Optimizer:
     """Return the optimizer: Nesterov's momentum and weight decay of the kernels, which LARC adds itself."""
     decayed = {id(kernel) for kernel in kernels}
     groups = [

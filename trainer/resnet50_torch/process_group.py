@@ -16,8 +16,8 @@ from torch import distributed
 from trainer.common.files.errors import CommonError, TrainerError
 from trainer.common.files.plural import counted
 from trainer.common.ranks.horovod_rank import Ranks, own_gpu, owned_cores
-from trainer.resnet50_torch.config import Config
-from trainer.resnet50_torch.dist_env import Place
+from trainer.resnet50_torch.config import TorchResNetConfig
+from trainer.resnet50_torch.dist_env import DistEnv
 
 GLOO, NCCL = "gloo", "nccl"
 _CARD = "GLOO_SOCKET_IFNAME"
@@ -27,7 +27,7 @@ _OF_AN_EXCHANGE = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|s
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """Rank of this process, with its device and its process group."""
 
     ranks: Ranks
@@ -43,13 +43,13 @@ class World:
         return everyone
 
 
-def start_ranks(config: Config) -> World:
+def start_ranks(config: TorchResNetConfig) -> ProcessGroup:
     """Join the other ranks and set up PyTorch.
 
     Raises:
         CommonError: this machine cannot compute in the given precision, or the address of rank 0 is not set.
     """
-    place = Place.of()
+    place = DistEnv.of()
     owned = config.threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, place.local_size)
     torch.set_num_threads(owned)
     gpu = own_gpu(torch.cuda.device_count(), place.local_rank)
@@ -64,14 +64,14 @@ def start_ranks(config: Config) -> World:
         torch.use_deterministic_algorithms(True)
     ranks = Ranks(place.rank, place.size, place.local_rank, place.local_size, owned, gpu)
     if place.size == 1:
-        return World(ranks, device)
+        return ProcessGroup(ranks, device)
     _meet(place)
     backend = common_backend(place, identity(gpu))
     group = distributed.group.WORLD if backend == GLOO else distributed.new_group(backend=backend)
-    return World(ranks, device, group, backend)
+    return ProcessGroup(ranks, device, group, backend)
 
 
-def _meet(place: Place) -> None:
+def _meet(place: DistEnv) -> None:
     """Create the gloo process group, through which ranks exchange everything except gradients on GPUs."""
     if not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
         raise CommonError(
@@ -99,7 +99,7 @@ def identity(gpu: int | None) -> str | None:
     return str(unique or f"{socket.gethostname()} {visible[gpu] if gpu < len(visible) and visible[gpu] else gpu}")
 
 
-def common_backend(place: Place, gpu: str | None) -> str:
+def common_backend(place: DistEnv, gpu: str | None) -> str:
     """Return the backend that reduces all ranks' gradients: NCCL if each rank has its own GPU, else gloo.
 
     Args:
@@ -133,7 +133,7 @@ def card_towards(address: str) -> str:
     return ""
 
 
-def leave_ranks(world: World) -> None:
+def leave_ranks(world: ProcessGroup) -> None:
     """Leave the process group once all ranks are done. Rank 0 hosts its store, and must not exit before the others."""
     if world.ranks.size > 1:
         distributed.barrier()

@@ -3,23 +3,25 @@
 from collections.abc import Iterator
 
 from trainer.common.ranks.horovod_rank import Ranks
-from trainer.resnet50.plan import Plan
-from trainer.resnet50.reader import Reader
+from trainer.resnet50.plan import RunPlan
+from trainer.resnet50.reader import RecordReader
 from trainer.resnet50.shards import Shards
 from trainer.resnet50_torch import images
-from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.config import TorchResNetConfig
 from trainer.resnet50_torch.decoders import Decoders
-from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.images import ImageBatch
 
 
-class Source:
+class TorchAttemptInput:
     """Input of one attempt on this rank."""
 
-    def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards, decoders: Decoders) -> None:
+    def __init__(
+        self, config: TorchResNetConfig, classes: int, ranks: Ranks, shards: Shards, decoders: Decoders
+    ) -> None:
         self.config, self.classes, self.ranks, self.shards = config, classes, ranks, shards
         self._decoders = decoders
 
-    def training(self, plan: Plan, step: int) -> Iterator[Batch]:
+    def training(self, plan: RunPlan, step: int) -> Iterator[ImageBatch]:
         """Yield batches from this step to the plan's last one."""
         config, reader = self.config, self.shards.reader("train")
         if reader is None:
@@ -41,7 +43,7 @@ class Source:
             seed=config.seed,
         )
 
-    def validation(self) -> tuple[Iterator[Batch], Reader]:
+    def validation(self) -> tuple[Iterator[ImageBatch], RecordReader]:
         """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
         reader = self.shards.reader("validation")
         assert reader is not None
@@ -49,8 +51,8 @@ class Source:
             reader, self._share(self.config.eval_batch_size), self._decoders, crop=self.config.eval_crop
         ), reader
 
-    def _share(self, batch: int) -> images.Share:
-        return images.Share(
+    def _share(self, batch: int) -> images.TorchInputShare:
+        return images.TorchInputShare(
             rank=self.ranks.rank,
             ranks=self.ranks.size,
             batch=batch,

@@ -18,12 +18,12 @@ from trainer.resnet50.engine import Requests, StepResult, moving_average_decay
 from trainer.resnet50.network import Init
 from trainer.resnet50_torch import augment
 from trainer.resnet50_torch.batch_norm import Statistics
-from trainer.resnet50_torch.config import Config
-from trainer.resnet50_torch.images import Batch
+from trainer.resnet50_torch.config import TorchResNetConfig
+from trainer.resnet50_torch.images import ImageBatch
 from trainer.resnet50_torch.metrics_allreduce import Shared
-from trainer.resnet50_torch.model import ResNet
+from trainer.resnet50_torch.model import TorchResNet
 from trainer.resnet50_torch.optimizer import LossScale, hold_back, make_optimizer
-from trainer.resnet50_torch.process_group import World
+from trainer.resnet50_torch.process_group import ProcessGroup
 from trainer.resnet50_torch.step_timer import Moments
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,19 +39,19 @@ class Pending:
     moments: Moments  # began, computed, done
 
 
-class Learner:
+class TorchLearner:
     """Model with its optimizer state, and the functions that change them.
 
     All ranks hold the same values at all times: gradients, batch statistics and the scalars are averaged over the
     ranks, every image counting once.
     """
 
-    def __init__(self, config: Config, classes: int, world: World) -> None:
+    def __init__(self, config: TorchResNetConfig, classes: int, world: ProcessGroup) -> None:
         self.config, self.world = config, world
         self.dtype = TYPES[config.precision]
         init = Init.of(config.seed, zero_gamma=config.adv_bn_init, he_init=config.adv_conv_init)
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
-        self.model = ResNet(config.model, classes, init).to(world.device, memory_format=layout)
+        self.model = TorchResNet(config.model, classes, init).to(world.device, memory_format=layout)
         self.statistics = Statistics(self.model)
         self.weights = dict(self.model.named_parameters())
         self._kernels = self.model.kernels()
@@ -123,7 +123,7 @@ class Learner:
         """Return the factor of the loss; None without loss scaling."""
         return self.loss_scale.value if self.loss_scale else None
 
-    def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Pending:
+    def train(self, batch: ImageBatch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Pending:
         """Take one step. Its result, which `result` reads, may still be computed on the device.
 
         Args:
@@ -156,14 +156,14 @@ class Learner:
         compute_s, reduce_s = (pending.moments.seconds(*s) for s in (("began", "computed"), ("computed", "done")))
         return StepResult(loss, accuracy, asked, terminated, due, skipped, own_loss, compute_s, reduce_s)
 
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
+    def _parts(self, batch: ImageBatch) -> Iterator[ImageBatch]:
         """Yield the parts of the rank's batch, which are computed one after the other."""
         size = len(batch.labels) // self.config.accumulate
         for at in range(0, len(batch.labels), size):
             here = slice(at, at + size)
             yield replace(batch, images=batch.images[here], labels=batch.labels[here], seeds=batch.seeds[here])
 
-    def _forward(self, part: Batch, shared: "Shared") -> Tensor:
+    def _forward(self, part: ImageBatch, shared: "Shared") -> Tensor:
         """Return the part's share of the loss, scaled, for the backward pass. Adds the part's results to `shared`."""
         config = self.config
         images, labels = (t.to(self.world.device, non_blocking=True) for t in (part.images, part.labels))
@@ -213,7 +213,7 @@ class Learner:
         return False
 
     @torch.no_grad()
-    def scores(self, batches: Iterable[Batch]) -> np.ndarray:
+    def scores(self, batches: Iterable[ImageBatch]) -> np.ndarray:
         """Return [4] float64 sums over these batches: images, top-1 hits, top-5 hits, cross-entropy.
 
         Uses the smoothed weights.
@@ -225,7 +225,7 @@ class Learner:
                 beat.alive()
         return sums.cpu().numpy()
 
-    def _judge(self, batch: Batch) -> Tensor:
+    def _judge(self, batch: ImageBatch) -> Tensor:
         images, labels = (t.to(self.world.device, non_blocking=True) for t in (batch.images, batch.labels))
         with self._autocast():
             logits = self.model(self._normalised(images))

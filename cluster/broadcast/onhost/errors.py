@@ -7,7 +7,7 @@ class LocalError(Exception):
     """Error of this host alone: its disk, its permissions."""
 
 
-class Lost(LocalError):
+class SenderLost(LocalError):
     """Error of a host to which no earlier host sends any more."""
 
 
@@ -22,7 +22,7 @@ class Over(Exception):
     """Error of the head of the chain, which every host must stop for. Its text gives the reason."""
 
 
-class Stopped(Exception):
+class CopyStopped(Exception):
     """Signal that another thread has ended this host's part in the copy."""
 
 

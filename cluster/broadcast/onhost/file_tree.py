@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _KINDS = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}
 
 
-class Entry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
+class FileEntry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
     """Entry of a copy: one file, folder or link."""
 
     path: str  # below the top; "" is the top itself
@@ -28,7 +28,7 @@ class Entry(NamedTuple):  # every host starts this program anew, and dataclasses
         return list(self)
 
 
-def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]]:
+def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[FileEntry], list[str]]:
     """Return the entries below `top` that are not excluded, folders before their contents, and the paths left out.
 
     A pattern is one name, or a path below the top, with shell wildcards. Sockets and devices are left out. Raises
@@ -51,7 +51,7 @@ def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]
 
 def listed(
     rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *, foreseen: bool
-) -> tuple[list[Entry], list[str]]:
+) -> tuple[list[FileEntry], list[str]]:
     """Return the entries to copy, and the paths left out.
 
     Without `rows`, scan `top`. With `rows` and `foreseen`, return exactly the rows, since their files are not at `top`
@@ -60,15 +60,15 @@ def listed(
     if rows is None:
         return scan(top, excludes)
     if foreseen:
-        return [Entry(*row) for row in rows], []
-    sent = {entry.path: entry for entry in (Entry(*row) for row in rows)}
+        return [FileEntry(*row) for row in rows], []
+    sent = {entry.path: entry for entry in (FileEntry(*row) for row in rows)}
     there = [e for e in scan(top)[0] if e.path in sent]
     for path in sent.keys() - {e.path for e in there if _content(e) == _content(sent[e.path])}:
         raise OSError(0, "is not there as it was sent: copy again when nothing else writes it", join(top, path))
     return there, []
 
 
-def obstacle(entries: Sequence[Entry], top: str) -> str | None:
+def obstacle(entries: Sequence[FileEntry], top: str) -> str | None:
     """Return why the copy cannot go to this host, None if it can.
 
     The copy never replaces a device, pipe or socket, nor a folder by something else. It does not follow a link at the
@@ -96,7 +96,7 @@ def obstacle(entries: Sequence[Entry], top: str) -> str | None:
     return None
 
 
-def missing(entries: Sequence[Entry], top: str) -> list[int]:
+def missing(entries: Sequence[FileEntry], top: str) -> list[int]:
     """Return the numbers of files that are missing here or differ in size or time.
 
     Links and folders are not counted: they are set in any case.
@@ -104,7 +104,7 @@ def missing(entries: Sequence[Entry], top: str) -> list[int]:
     return [n for n, e in enumerate(entries) if e.kind == "f" and not _is_same(e, join(top, e.path))]
 
 
-def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) -> list[str]:
+def surplus(entries: Sequence[FileEntry], top: str, excludes: Sequence[str] = ()) -> list[str]:
     """Return the paths below `top` that are not among the entries, the deepest first.
 
     Excluded names are not counted, nor are the folders that hold one.
@@ -142,12 +142,12 @@ def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:
             yield from _walk(entry.path, path)
 
 
-def _entry(path: str, below: str) -> Entry | None:
+def _entry(path: str, below: str) -> FileEntry | None:
     s = os.lstat(path)
     kind = _KINDS.get(stat.S_IFMT(s.st_mode))
     if not kind:
         return None
-    return Entry(
+    return FileEntry(
         below,
         kind,
         stat.S_IMODE(s.st_mode),
@@ -159,7 +159,7 @@ def _entry(path: str, below: str) -> Entry | None:
     )
 
 
-def _is_same(entry: Entry, path: str) -> bool:
+def _is_same(entry: FileEntry, path: str) -> bool:
     try:
         s = os.lstat(path)
     except OSError:
@@ -167,7 +167,7 @@ def _is_same(entry: Entry, path: str) -> bool:
     return stat.S_ISREG(s.st_mode) and (s.st_size, s.st_mtime_ns) == (entry.size, entry.mtime_ns)
 
 
-def _content(entry: Entry) -> tuple[str, int, str]:
+def _content(entry: FileEntry) -> tuple[str, int, str]:
     """Return the fields of an entry that are the same on every file system and for every user."""
     return entry.kind, entry.size, entry.target
 

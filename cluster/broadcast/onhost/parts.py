@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cluster.broadcast.onhost.file_tree import Entry, join
+from cluster.broadcast.onhost.file_tree import FileEntry, join
 from cluster.ssh.onhost.partial_file import part_of
 
 WORTH = 1 << 20  # bytes: a shorter prefix is sent again
@@ -51,7 +51,7 @@ class Need(NamedTuple):
         return cls(set(message["files"]), {n: [(at, said) for at, said in c] for n, c in parts})  # type: ignore[call-overload]
 
 
-def claims(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> dict[int, Claims]:
+def claims(entries: Sequence[FileEntry], wanted: Sequence[int], top: str) -> dict[int, Claims]:
     """Return the claims for the wanted files of which this host has a usable partial file."""
     found = {}
     for n in wanted:
@@ -62,7 +62,9 @@ def claims(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> dict[in
     return found
 
 
-def starts(need: Need, entries: Sequence[Entry], path_of: Callable[[Entry], str]) -> dict[int, tuple[int, Claims]]:
+def starts(
+    need: Need, entries: Sequence[FileEntry], path_of: Callable[[FileEntry], str]
+) -> dict[int, tuple[int, Claims]]:
     """Return the offset at which each file resumes, and the claims that it is based on. Runs on the head.
 
     Files with a claim that does not match the source are left out: they start at their beginning.

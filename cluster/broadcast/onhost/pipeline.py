@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cluster.broadcast.onhost import file_tree
-from cluster.broadcast.onhost.errors import Changed, LocalError, Stopped
+from cluster.broadcast.onhost.errors import Changed, CopyStopped, LocalError
 from cluster.broadcast.onhost.parts import Claims, Need
 from cluster.broadcast.onhost.protocol import chunk_digest
-from cluster.broadcast.onhost.store import Reader, Stream
+from cluster.broadcast.onhost.store import ChunkReader, Stream
 
 BEAT_S = 1.0  # interval of the heartbeats between relays
 _RECENT = 64  # chunks kept in memory for the host after
@@ -24,9 +24,9 @@ class Flow:
         self.is_head = is_head
         self.news = threading.Condition()
         self.manifest: dict[str, Any] | None = None
-        self.entries: list[file_tree.Entry] = []
+        self.entries: list[file_tree.FileEntry] = []
         self.stream: Stream | None = None
-        self.source: Reader | None = None
+        self.source: ChunkReader | None = None
         self.claims: dict[int, tuple[int, Claims]] = {}  # offset at which each begun file resumes
         self.ready = 0  # chunks that can be passed on
         self.over = ""  # why all hosts must stop
@@ -43,7 +43,7 @@ class Flow:
             with self.news:
                 self.news.wait_for(lambda: is_so() or self._is_stopped, BEAT_S)
                 if self._is_stopped:
-                    raise Stopped
+                    raise CopyStopped
                 if is_so():
                     return
             beat()
@@ -55,7 +55,7 @@ class Flow:
             self._is_stopped = True
             self.news.notify_all()
 
-    def set_manifest(self, manifest: dict[str, Any], entries: Sequence[file_tree.Entry]) -> None:
+    def set_manifest(self, manifest: dict[str, Any], entries: Sequence[file_tree.FileEntry]) -> None:
         """Set the manifest and the list of entries to copy."""
         with self.news:
             self.manifest, self.entries = manifest, list(entries)
@@ -76,7 +76,9 @@ class Flow:
         """Return the combined needs of this host and all after it, None while they are not known."""
         return self._mine.merged(self._below) if self._mine is not None and self._below is not None else None
 
-    def begin(self, stream: Stream, source: Reader, claims: dict[int, tuple[int, Claims]], *, is_whole: bool) -> None:
+    def begin(
+        self, stream: Stream, source: ChunkReader, claims: dict[int, tuple[int, Claims]], *, is_whole: bool
+    ) -> None:
         """Set the stream, the source to read it from, and the claims. With `is_whole` (the head) all of it is ready."""
         with self.news:
             self.stream, self.source, self.claims = stream, source, claims

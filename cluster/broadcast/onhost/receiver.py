@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from cluster.broadcast.onhost.errors import LocalError, Lost, WireError
+from cluster.broadcast.onhost.errors import LocalError, SenderLost, WireError
 from cluster.broadcast.onhost.pipeline import BEAT_S
 from cluster.broadcast.onhost.protocol import Tls, Wire, listening
 
@@ -38,7 +38,7 @@ class Upstream:
             self._current = None
             while not self._incoming:
                 if time.monotonic() > deadline:
-                    raise Lost("nothing more came from the host before it")
+                    raise SenderLost("nothing more came from the host before it")
                 self._news.wait(BEAT_S)
             self._current = self._incoming.pop()
             self._news.notify_all()

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cluster.broadcast.onhost import file_tree, parts, store
-from cluster.broadcast.onhost.errors import Changed, LocalError, Lost, Over, WireError, sentence
+from cluster.broadcast.onhost.errors import Changed, LocalError, Over, SenderLost, WireError, sentence
 from cluster.broadcast.onhost.parts import Need
 from cluster.broadcast.onhost.pipeline import BEAT_S, Flow
 from cluster.broadcast.onhost.protocol import Tls, Wire
 from cluster.broadcast.onhost.receiver import Upstream
 from cluster.broadcast.onhost.sender import Feeder
-from cluster.broadcast.onhost.store import Source, Store, Stream
-from cluster.broadcast.onhost.target import Target
+from cluster.broadcast.onhost.store import CopySource, CopyStore, Stream
+from cluster.broadcast.onhost.target import CopyTarget
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.heartbeat import heard_of
 
@@ -41,10 +41,10 @@ class Relay:
         self._secret = bytes.fromhex(spec["secret"])
         self._tls = Tls(*spec["tls"]) if spec["tls"] else None
         self._flow = Flow(self._secret, is_head=me == 0)
-        self._target = Target(spec, me)
+        self._target = CopyTarget(spec, me)
         self._upstream = Upstream(self._flow.news, self._secret, spec["silence_s"], self._tls)
         self._feeder = Feeder(self._flow, self._chain[me + 1 :], self._connect, is_plan=spec["plan"])
-        self._store: Store | None = None
+        self._store: CopyStore | None = None
         self._own_problem: str | None = None  # why the head has no copy of its own
         self._shown = 0.0
 
@@ -62,7 +62,7 @@ class Relay:
         except Over as e:
             problem, over = f"the master could not go on: {e}", str(e)
         except (LocalError, OSError) as e:
-            problem, is_lost = sentence(e) if isinstance(e, OSError) else str(e), isinstance(e, Lost)
+            problem, is_lost = sentence(e) if isinstance(e, OSError) else str(e), isinstance(e, SenderLost)
             over = problem if self._me == 0 else ""
         finally:
             self._flow.stop(over)
@@ -100,7 +100,7 @@ class Relay:
             return
         claims = parts.starts(need, entries, lambda e: file_tree.join(spec["src"], e.path))
         stream = Stream(entries, sorted(need.files), {n: at for n, (at, _) in claims.items()})
-        flow.begin(stream, Source(stream, spec["src"]), claims, is_whole=True)
+        flow.begin(stream, CopySource(stream, spec["src"]), claims, is_whole=True)
         with self._own_trouble():
             if self._target.keeps:
                 self._copy_here(stream)
@@ -108,8 +108,8 @@ class Relay:
 
     def _copy_here(self, stream: Stream) -> None:
         """Write the head's own copy, from the same bytes that it sends."""
-        own = Source(stream, self._spec["src"])
-        self._store = Store(stream, self._spec["dst"], set(self._target.wanted))
+        own = CopySource(stream, self._spec["src"])
+        self._store = CopyStore(stream, self._spec["dst"], set(self._target.wanted))
         try:
             for n in range(stream.num_chunks):
                 data = own.read(n)
@@ -156,7 +156,7 @@ class Relay:
         flow = self._flow
         manifest = wire.hear_message()
         if flow.manifest is None:
-            flow.set_manifest(manifest, [file_tree.Entry(*row) for row in manifest["rows"]])
+            flow.set_manifest(manifest, [file_tree.FileEntry(*row) for row in manifest["rows"]])
             self._with_beats(wire, lambda: self._target.prepare(flow.entries))
             self._look_for_parts()
         if flow.stream is None:
@@ -196,7 +196,7 @@ class Relay:
         if flow.mine is None or not flow.mine.is_served(files, claims):
             raise LocalError("the copy had begun before this host could say what it needs: copy again")
         stream = Stream(flow.entries, files, {n: at for n, (at, _) in claims.items()})
-        self._store = Store(stream, self._spec["dst"], set(self._target.wanted) & set(files))
+        self._store = CopyStore(stream, self._spec["dst"], set(self._target.wanted) & set(files))
         flow.begin(stream, self._store, claims, is_whole=False)
 
     def _with_beats(self, wire: Wire, do: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-from cluster.broadcast.onhost.errors import LocalError, Stopped, WireError, sentence
+from cluster.broadcast.onhost.errors import CopyStopped, LocalError, WireError, sentence
 from cluster.broadcast.onhost.parts import Need
 from cluster.broadcast.onhost.pipeline import Flow
 from cluster.broadcast.onhost.protocol import Wire
@@ -40,7 +40,7 @@ class Feeder:
                     return
         except LocalError as e:
             self.problem = str(e)
-        except Stopped:
+        except CopyStopped:
             pass
         finally:
             self._flow.set_need(below=Need(set(), {}))
@@ -56,7 +56,7 @@ class Feeder:
         try:
             self._feed(wire)
             return True
-        except (Stopped, LocalError) as e:
+        except (CopyStopped, LocalError) as e:
             over = self._flow.over or (str(e) if self._flow.is_head else "")
             with contextlib.suppress(OSError, WireError):
                 if over:

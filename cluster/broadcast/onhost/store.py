@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.broadcast.onhost.errors import Changed
-from cluster.broadcast.onhost.file_tree import Entry, join
+from cluster.broadcast.onhost.file_tree import FileEntry, join
 from cluster.ssh.onhost.partial_file import open_part, part_of
 
 CHUNK = 256 << 10  # a hop sends a chunk on once it is complete: 16 hops of 10 ms at 200 Mbit/s
@@ -27,7 +27,9 @@ _LEAST = CHUNK // 32
 class Stream:
     """Layout of the stream: the file and the offset of each chunk."""
 
-    def __init__(self, entries: Sequence[Entry], files: Sequence[int], begins: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, entries: Sequence[FileEntry], files: Sequence[int], begins: Mapping[int, int] | None = None
+    ) -> None:
         self.files = [(n, entries[n]) for n in files]
         self.begins = dict(begins or {})  # where in a file its part of the stream begins, if not at 0
         self._starts, at = [], 0
@@ -37,7 +39,7 @@ class Stream:
         self.size = at
         self.num_chunks = -(-at // CHUNK)
 
-    def parts(self, chunk: int) -> Iterator[tuple[int, Entry, int, int]]:
+    def parts(self, chunk: int) -> Iterator[tuple[int, FileEntry, int, int]]:
         """Yield the pieces of a chunk: number of the file, its entry, offset in it, length."""
         at, end = chunk * CHUNK, min(self.size, (chunk + 1) * CHUNK)
         place = max(0, bisect.bisect_right(self._starts, at) - 1)
@@ -51,7 +53,7 @@ class Stream:
             at, place = ends, place + 1
 
 
-class Reader:
+class ChunkReader:
     """Reader of chunks from complete files."""
 
     def __init__(self, stream: Stream, top: str) -> None:
@@ -69,7 +71,7 @@ class Reader:
             os.close(self._open[1])
             self._open = None
 
-    def _piece(self, entry: Entry, offset: int, length: int) -> bytes:
+    def _piece(self, entry: FileEntry, offset: int, length: int) -> bytes:
         if not self._open or self._open[0] != entry.path:
             self.close()
             self._open = (entry.path, os.open(self.path_of(entry), os.O_RDONLY | os.O_CLOEXEC))
@@ -78,19 +80,19 @@ class Reader:
             raise Changed(self.path_of(entry))
         return data
 
-    def path_of(self, entry: Entry) -> str:
+    def path_of(self, entry: FileEntry) -> str:
         """Return the path from which a file of the stream is read."""
         return join(self._top, entry.path)
 
 
-class Source(Reader):
+class CopySource(ChunkReader):
     """Reader of the copy's source. Raises Changed if a file differs from its listing before its last byte is read."""
 
     def __init__(self, stream: Stream, top: str) -> None:
         super().__init__(stream, top)
         self._began: tuple[int, ...] = ()
 
-    def _piece(self, entry: Entry, offset: int, length: int) -> bytes:
+    def _piece(self, entry: FileEntry, offset: int, length: int) -> bytes:
         is_same_file = self._open is not None and self._open[0] == entry.path
         try:
             data = super()._piece(entry, offset, length)
@@ -105,13 +107,13 @@ class Source(Reader):
         return data
 
 
-class Store(Reader):
+class CopyStore(ChunkReader):
     """Unfinished copy: complete files get their names, and chunks are read again for the next host."""
 
     def __init__(self, stream: Stream, top: str, wanted: set[int]) -> None:
         super().__init__(stream, top)
         self._wanted = wanted
-        self._writing: tuple[Entry, int] | None = None
+        self._writing: tuple[FileEntry, int] | None = None
         self.num_files = self.num_bytes = 0
 
     def write(self, chunk: int, data: bytes | bytearray) -> None:
@@ -138,15 +140,15 @@ class Store(Reader):
             self._writing = None
         self.close()
 
-    def path_of(self, entry: Entry) -> str:
+    def path_of(self, entry: FileEntry) -> str:
         """Return the file's path, or the path of its partial file while it is written."""
         writing = self._writing
         return self._part(entry) if writing and writing[0] is entry else super().path_of(entry)
 
-    def _part(self, entry: Entry) -> str:
+    def _part(self, entry: FileEntry) -> str:
         return part_of(join(self._top, entry.path))
 
-    def _begin(self, entry: Entry, kept: int = 0) -> None:
+    def _begin(self, entry: FileEntry, kept: int = 0) -> None:
         fd = open_part(join(self._top, entry.path))
         if os.fstat(fd).st_size > kept:  # ext4 flushes a file at once that is truncated to 0, even an empty one
             os.ftruncate(fd, kept)
@@ -173,7 +175,7 @@ def _state(now: os.stat_result) -> tuple[int, ...]:
     return now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino
 
 
-def make_folders(entries: Sequence[Entry], top: str) -> None:
+def make_folders(entries: Sequence[FileEntry], top: str) -> None:
     """Make the folders of a copy and those above it. The copy's own folders stay writable until it is complete."""
     os.makedirs(os.path.dirname(top) or "/", exist_ok=True)
     for entry in entries:
@@ -185,7 +187,7 @@ def make_folders(entries: Sequence[Entry], top: str) -> None:
                 os.mkdir(path, 0o700)
 
 
-def settle(entries: Sequence[Entry], top: str) -> None:
+def settle(entries: Sequence[FileEntry], top: str) -> None:
     """Make the links, and restore the folders' owner, mode and time, which writing into them has changed."""
     for entry in entries:
         path = join(top, entry.path)
@@ -220,7 +222,7 @@ def remove(surplus: Sequence[str], top: str) -> None:
                 os.unlink(path)
 
 
-def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> str | None:
+def room_problem(entries: Sequence[FileEntry], wanted: Sequence[int], top: str) -> str | None:
     """Return why the wanted files do not fit, None if they do. Files being replaced use space until then."""
     folder = top
     while not os.path.isdir(folder):
@@ -238,7 +240,7 @@ def _allocated(path: str) -> int:
         return 0
 
 
-def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) -> None:
+def set_owner(file: int | str, entry: FileEntry, *, follow_symlinks: bool = True) -> None:
     """Set the entry's owner if this user is root, and its group if this user is permitted to."""
     s = os.stat(file, follow_symlinks=follow_symlinks)
     if (s.st_uid, s.st_gid) != (entry.uid, entry.gid):

@@ -18,7 +18,7 @@ _MARK_S = 5.0  # how long its creator may take to write into it
 _STALE_S = 60.0  # age from which an unlocked mark counts as left by a killed relay
 
 
-class Target:
+class CopyTarget:
     """Destination of the copy on this host, if the host is to have one."""
 
     def __init__(self, spec: dict[str, Any], me: int) -> None:
@@ -30,9 +30,9 @@ class Target:
         self.keeps = me > 0 or spec["head_keeps"]
         self.shared_with: str | None = None  # address of the host that writes the folder for this host, too
         self.wanted: list[int] = []
-        self._entries: list[file_tree.Entry] = []
+        self._entries: list[file_tree.FileEntry] = []
 
-    def prepare(self, entries: list[file_tree.Entry]) -> None:
+    def prepare(self, entries: list[file_tree.FileEntry]) -> None:
         """Find the missing files and make the folders. Raises LocalError or OSError if the copy cannot go here."""
         self._entries = entries
         if not self.keeps:

@@ -46,7 +46,7 @@ _BEAT = struct.Struct("<Q4s")  # first fields of a record of dlami/heartbeat.py:
 _SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[^/]*\.service")
 
 
-class Process(NamedTuple):
+class ProcessUsage(NamedTuple):
     """CPU time, bytes written and owner of a process, as the reporter needs them."""
 
     cpu_s: float  # CPU time, including that of ended children
@@ -56,7 +56,7 @@ class Process(NamedTuple):
     is_service: bool
 
 
-def processes() -> dict[tuple[str, str], Process]:
+def processes() -> dict[tuple[str, str], ProcessUsage]:
     """Return every process of this host, by its PID and its start time."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -69,7 +69,7 @@ def processes() -> dict[tuple[str, str], Process]:
             in_a_unit = bool(_SERVICE.search(_read(f"/proc/{pid}/cgroup").decode(errors="replace")))
             variables = _read(f"/proc/{pid}/environ").split(b"\0")
             moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: monitors such as `inv top` only read
-            found[pid, fields[19].decode()] = Process(
+            found[pid, fields[19].decode()] = ProcessUsage(
                 cpu_s=sum(map(int, fields[11:15])) / _TICKS,
                 moved=moved,
                 is_job=serves_jobs or any(v.startswith(b"DLAMI_JOB=") for v in variables),
@@ -79,7 +79,9 @@ def processes() -> dict[tuple[str, str], Process]:
     return found
 
 
-def busy(before: dict[tuple[str, str], Process], now: dict[tuple[str, str], Process], seconds: float) -> set[str]:
+def busy(
+    before: dict[tuple[str, str], ProcessUsage], now: dict[tuple[str, str], ProcessUsage], seconds: float
+) -> set[str]:
     """Return the kinds of work that processes have done since `before`. A new process counts from its beginning."""
     cores, moved, kinds = 0.0, 0, set()
     for key, one in now.items():
@@ -128,7 +130,7 @@ def beats() -> int:
     return total
 
 
-def gpu_is_busy(now: dict[tuple[str, str], Process]) -> bool:
+def gpu_is_busy(now: dict[tuple[str, str], ProcessUsage]) -> bool:
     """Return True if a GPU is busy and a process that is no job's rank uses it."""
     if not shutil.which("nvidia-smi"):
         return False
@@ -158,7 +160,7 @@ def local_data() -> list[str]:
     return []
 
 
-class Watch:
+class UsefulWork:
     """Counters of useful work on this host since the reporter started."""
 
     def __init__(self) -> None:
@@ -190,7 +192,7 @@ def serve(folder: str, every_s: float = EVERY_S) -> None:
 
     A hung shared folder blocks only this process.
     """
-    watch, heard, pause_s = Watch(), "", min(_FIRST_S, every_s)
+    watch, heard, pause_s = UsefulWork(), "", min(_FIRST_S, every_s)
     while True:
         time.sleep(pause_s)
         pause_s = every_s

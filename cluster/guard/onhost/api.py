@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.guard.onhost.history import Past, past
-from cluster.guard.onhost.policy import Terms
+from cluster.guard.onhost.policy import GuardLimits
 
 ACTION = "dlami-guard"  # the name of the scheduled action
 TAG = "dlami-cluster:guard"  # tag of the groups that holds the terms
@@ -43,10 +43,10 @@ class HalfSet(Refused):
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupStates:
     """Terms and instances of the master's and the workers' group, as Auto Scaling describes them."""
 
-    terms: Terms
+    terms: GuardLimits
     instances: tuple[str, ...]  # the master's group's first
     masters: int = 0  # how many of them are in the master's group
     until: float | None = None  # the scheduled end, if the terms are off
@@ -64,7 +64,7 @@ class Api:
         """Return AWS's time in seconds since 1970, or this machine's time until AWS has answered."""
         return time.time() + self.offset_s
 
-    def groups(self) -> Groups:
+    def groups(self) -> GroupStates:
         """Return the guard's terms and the instances of both groups. Raises Refused."""
         names = {f"AutoScalingGroupNames.member.{n}": name for n, name in enumerate(self._names, 1)}
         try:
@@ -77,14 +77,14 @@ class Api:
             raise Refused(f"the groups {', '.join(self._names)} have no tag {TAG}")
         held = {_text(g, "AutoScalingGroupName"): _all(g, "Instances") for g in _all(found, "AutoScalingGroups")}
         given = terms(said[0])
-        return Groups(
+        return GroupStates(
             terms=given,
             until=None if given.hold_a_lease else self._until(),
             instances=tuple(_text(i, "InstanceId") for name in self._names for i in held.get(name, ())),
             masters=len(held.get(self._names[0], ())),
         )
 
-    def past(self, now: Groups) -> Past:
+    def past(self, now: GroupStates) -> Past:
         """Return what the scaling activities of both groups record up to now. Raises Refused."""
         told = [self._activities(name) for name in self._names]
         alive = now.instances[: now.masters], now.instances[now.masters :]
@@ -190,7 +190,7 @@ class Api:
         )
 
 
-def terms(text: str) -> Terms:
+def terms(text: str) -> GuardLimits:
     """Parse the terms in the groups' tag; a value that is no number counts as off.
 
     Raises Refused if there are no terms.
@@ -204,7 +204,7 @@ def terms(text: str) -> Terms:
     ends = found.get("block_ends", "")
     with contextlib.suppress(ValueError):
         known["block_ends"] = float(calendar.timegm(time.strptime(ends, "%Y-%m-%dT%H:%M:%SZ")))
-    return Terms(**known)
+    return GuardLimits(**known)
 
 
 def _activity(one: ElementTree.Element) -> dict[str, Any]:

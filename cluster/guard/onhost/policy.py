@@ -26,7 +26,7 @@ _START_S = 3600.0  # first boots within this time belong to a cluster's start; l
 
 
 @dataclass(frozen=True)
-class Terms:
+class GuardLimits:
     """Limits from the [guard] section of the cluster file; 0 turns a limit off."""
 
     idle_minutes: float = 0.0
@@ -43,7 +43,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class State:
+class GuardState:
     """State that the guard keeps between two looks."""
 
     began: float  # start of this run of the cluster: at least one node has been there ever since
@@ -70,7 +70,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Look:
+class ClusterObservation:
     """Observation of a cluster at one moment."""
 
     now: float
@@ -83,10 +83,10 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GuardDecision:
     """Decision of the policy: the lease to request, and when and why the cluster ends."""
 
-    state: State
+    state: GuardState
     lease: float | None  # lease to request; None: no change
     end: float  # end of the cluster without further work; NEVER if none
     why: str
@@ -96,18 +96,18 @@ class Plan:
 class Warning:
     """Actions that are due before an end: a warning, and a save of the running jobs."""
 
-    state: State
+    state: GuardState
     warn_s: float | None  # the warning that is due, in seconds before the end; None: no warning
     save: bool  # make running jobs save and stop now
 
 
-def begin(look: Look) -> State:
+def begin(look: ClusterObservation) -> GuardState:
     """Return the state of a cluster that is seen for the first time. Existing keep requests count as expired."""
     heard = {who: (wish, 0.0) for who, (wish, _) in look.wishes.items()}
-    return State(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, wishes=heard)
+    return GuardState(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, wishes=heard)
 
 
-def _heard(state: State, look: Look) -> dict[str, tuple[str, float]]:
+def _heard(state: GuardState, look: ClusterObservation) -> dict[str, tuple[str, float]]:
     """Return each user's last keep request. A new request starts now and replaces only the same user's earlier one."""
     new = {
         who: (wish, look.now + seconds)
@@ -117,12 +117,12 @@ def _heard(state: State, look: Look) -> dict[str, tuple[str, float]]:
     return {**state.wishes, **new}
 
 
-def wants_history(state: State | None, instances: tuple[str, ...]) -> bool:
+def wants_history(state: GuardState | None, instances: tuple[str, ...]) -> bool:
     """Return True if the groups' history is needed: it was never counted, or none of the instances is known."""
     return state is None or not state.is_counted or _are_others(state, instances)
 
 
-def _are_others(state: State, instances: tuple[str, ...]) -> bool:
+def _are_others(state: GuardState, instances: tuple[str, ...]) -> bool:
     return bool(state.instances and instances) and not set(state.instances) & set(instances)
 
 
@@ -136,7 +136,7 @@ def useful(before: dict[str, str], now: dict[str, str]) -> str:
     return min(changed, default="")
 
 
-def plan(terms: Terms, state: State, look: Look) -> Plan:
+def plan(terms: GuardLimits, state: GuardState, look: ClusterObservation) -> GuardDecision:
     """Return the plan that follows from a look at the cluster."""
     state = _seen(state, look)
     if not terms.hold_a_lease:  # an end that an earlier guard has set still gets warnings
@@ -144,7 +144,7 @@ def plan(terms: Terms, state: State, look: Look) -> Plan:
     wanted, why = _end(terms, state, look.now)
     target = _target(wanted, state.until, look.now)
     moves = target is not None and (state.until is None or state.is_half_set or abs(target - state.until) >= SLACK_S)
-    return Plan(state=state, lease=target if moves else None, end=wanted, why=why)
+    return GuardDecision(state=state, lease=target if moves else None, end=wanted, why=why)
 
 
 def _target(wanted: float, until: float | None, now: float) -> float | None:
@@ -160,17 +160,17 @@ def _target(wanted: float, until: float | None, now: float) -> float | None:
     return None if now - until < _LATE_S else now + SLACK_S  # somebody has removed the scheduled action
 
 
-def taken(state: State, lease: float) -> State:
+def taken(state: GuardState, lease: float) -> GuardState:
     """Return the state after AWS has accepted a lease."""
     return dataclasses.replace(state, until=lease, is_half_set=False)
 
 
-def half_taken(state: State, lease: float) -> State:
+def half_taken(state: GuardState, lease: float) -> GuardState:
     """Return the state after AWS has accepted a lease for one group only: users are warned of the earlier end."""
     return dataclasses.replace(state, until=min(lease, state.until or lease), is_half_set=True)
 
 
-def _seen(state: State, look: Look) -> State:
+def _seen(state: GuardState, look: ClusterObservation) -> GuardState:
     """Return the state after this look.
 
     A new run begins if none of the instances was there before, unless the groups' history shows that they are
@@ -204,7 +204,7 @@ def _seen(state: State, look: Look) -> State:
     return _counted(state, look.past)
 
 
-def _counted(state: State, past: Past | None) -> State:
+def _counted(state: GuardState, past: Past | None) -> GuardState:
     """Return the state with the groups' history included: the time before the first look, and without a guard."""
     if past is None:
         return state
@@ -217,7 +217,7 @@ def _counted(state: State, past: Past | None) -> State:
     )
 
 
-def _may_count(sign: str, state: State, look: Look) -> bool:
+def _may_count(sign: str, state: GuardState, look: ClusterObservation) -> bool:
     """Return True if a change of this sign counts as useful work.
 
     First boots count only in a cluster's first hour or while a job recovers. Otherwise nodes that fail again and again
@@ -233,7 +233,7 @@ def _may_count(sign: str, state: State, look: Look) -> bool:
     return not sign.startswith(BOOTING) or heals or look.now - state.began < _START_S
 
 
-def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
+def _end(terms: GuardLimits, state: GuardState, now: float) -> tuple[float, str]:
     """Return when the cluster ends by the terms, and why; NEVER and "" if no term applies."""
     ends = []
     if terms.idle_minutes:
@@ -250,7 +250,7 @@ def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
     return min(ends, default=(NEVER, ""))
 
 
-def _usd(terms: Terms, amount: float, of_masters: float) -> float:
+def _usd(terms: GuardLimits, amount: float, of_masters: float) -> float:
     """Return the price of `amount` instance hours, `of_masters` of which are the master's.
 
     For a number of instances instead of hours, this is their price per hour.
@@ -259,7 +259,7 @@ def _usd(terms: Terms, amount: float, of_masters: float) -> float:
     return amount * terms.usd_per_hour + of_masters * more
 
 
-def warning(terms: Terms, state: State, now: float) -> Warning:
+def warning(terms: GuardLimits, state: GuardState, now: float) -> Warning:
     """Return what is due before the next end: each warning once, and a save with the last one.
 
     EC2 itself ends a capacity block. The guard only warns and saves then.
@@ -274,7 +274,7 @@ def warning(terms: Terms, state: State, now: float) -> Warning:
     return Warning(state=state, warn_s=due if is_new else None, save=save)
 
 
-def next_end(terms: Terms, state: State, now: float) -> float:
+def next_end(terms: GuardLimits, state: GuardState, now: float) -> float:
     """Return when the nodes end as things are set: by the lease or, if earlier, with the capacity block.
 
     NEVER if neither.
@@ -282,7 +282,7 @@ def next_end(terms: Terms, state: State, now: float) -> float:
     return min(NEVER if state.until is None else state.until, _block_end(terms, now))
 
 
-def reason(terms: Terms, state: State, end: float, of_lease: str) -> str:
+def reason(terms: GuardLimits, state: GuardState, end: float, of_lease: str) -> str:
     """Return why the next end comes.
 
     If the terms are off, an earlier guard has set it, and the master may not move it.
@@ -293,7 +293,7 @@ def reason(terms: Terms, state: State, end: float, of_lease: str) -> str:
     return of_lease if terms.hold_a_lease else left
 
 
-def _block_end(terms: Terms, now: float) -> float:
+def _block_end(terms: GuardLimits, now: float) -> float:
     """Return when EC2 begins to end the instances of a capacity block; NEVER without a block, or once it is over."""
     return terms.block_ends - _BLOCK_LEAD_S if now < terms.block_ends else NEVER
 

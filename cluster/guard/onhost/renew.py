@@ -25,9 +25,9 @@ from typing import Any, Protocol
 
 from cluster.guard.onhost import policy
 from cluster.guard.onhost.activity import write
-from cluster.guard.onhost.api import Api, Groups, HalfSet, Refused
+from cluster.guard.onhost.api import Api, GroupStates, HalfSet, Refused
 from cluster.guard.onhost.history import Past
-from cluster.guard.onhost.policy import Look, State, Terms
+from cluster.guard.onhost.policy import ClusterObservation, GuardLimits, GuardState
 from cluster.guard.onhost.root_code import not_roots
 from cluster.ssh.onhost.trusted_files import folder_owner, open_folder, read_file
 
@@ -41,7 +41,7 @@ _SETTLED_NS = 60 * 10**9  # a folder that changed more recently may change again
 _OLD_S = 600.0  # a report this much older than the newest is ignored
 
 
-class Aws(Protocol):
+class AutoScalingClient(Protocol):
     """Interface of the Auto Scaling client, as far as this module uses it; `Api` implements it."""
 
     offset_s: float
@@ -53,10 +53,10 @@ class Aws(Protocol):
     def now(self) -> float:
         """Return AWS's time in seconds since 1970."""
 
-    def groups(self) -> Groups:
+    def groups(self) -> GroupStates:
         """Return the terms and the instances. Raises Refused."""
 
-    def past(self, now: Groups) -> Past:
+    def past(self, now: GroupStates) -> Past:
         """Return what the groups record of the time up to now. Raises Refused."""
 
     def put(self, at: float) -> None:
@@ -64,7 +64,7 @@ class Aws(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class GuardPaths:
     """Paths of the guard's files."""
 
     name: str
@@ -84,7 +84,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class GuardReport:
     """Result of a look: the report to publish, a warning to send and whether to save jobs."""
 
     told: dict[str, Any]
@@ -92,7 +92,7 @@ class Outcome:
     save: bool = False
 
 
-def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic) -> Outcome:
+def look(aws: AutoScalingClient, place: GuardPaths, monotonic: Callable[[], float] = time.monotonic) -> GuardReport:
     """Check once, and postpone the end if there is useful work. Return the report and the actions that are due."""
     state, terms, clock = _remembered(place, monotonic())
     if not aws.has_answered and clock is not None:
@@ -108,8 +108,8 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
     except Refused as e:
         trouble = str(e)
     if terms is None:  # without terms from AWS, the end that was set when the groups were made stays
-        return Outcome(told={"trouble": trouble})
-    seen = Look(
+        return GuardReport(told={"trouble": trouble})
+    seen = ClusterObservation(
         now=aws.now(), instances=instances, signs=signs(place), wishes=wishes(place), masters=masters, past=past,
         until=until,
     )  # fmt: skip
@@ -130,7 +130,9 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
     return _outcome(place, terms, plan, due, aws.now(), trouble)
 
 
-def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning, now: float, trouble: str) -> Outcome:
+def _outcome(
+    place: GuardPaths, terms: GuardLimits, plan: policy.GuardDecision, due: policy.Warning, now: float, trouble: str
+) -> GuardReport:
     end = policy.next_end(terms, due.state, now)
     why = policy.reason(terms, due.state, end, plan.why)
     told: dict[str, Any] = {"end": end if end != policy.NEVER else None, "why": why, "trouble": trouble}
@@ -147,10 +149,10 @@ def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning,
         step = int(due.state.warned_s // 60)
         told["warning"] = f"dlami-cluster, {step} minutes before the end: {told['line']}.{lost}"
         warn = f"in {minutes} minutes {told['line']}.{lost}" if due.warn_s else ""
-    return Outcome(told=told, warn=warn, save=due.save)
+    return GuardReport(told=told, warn=warn, save=due.save)
 
 
-def signs(place: Place) -> dict[str, str]:
+def signs(place: GuardPaths) -> dict[str, str]:
     """Return all signs of useful work: the counters of the hosts' reports, and the progress of each job."""
     found = {}
     for one in _reports(place):
@@ -258,7 +260,7 @@ def as_user(uid: int, project: str, given: list[str]) -> None:
         subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
 
 
-def wishes(place: Place) -> dict[str, tuple[str, float]]:
+def wishes(place: GuardPaths) -> dict[str, tuple[str, float]]:
     """Return each user's last keep request by `UID.json`: its id, and for how many seconds."""
     found: dict[str, tuple[str, float]] = {}
     written: list[tuple[float, str, str]] = []
@@ -277,7 +279,7 @@ def wishes(place: Place) -> dict[str, tuple[str, float]]:
     return found
 
 
-def _reports(place: Place) -> list[dict[str, Any]]:
+def _reports(place: GuardPaths) -> list[dict[str, Any]]:
     """Return the hosts' recent reports. Those much older than the newest are left out, because their hosts are gone."""
     found = []
     for path in sorted(glob.glob(os.path.join(glob.escape(place.folder), "hosts", "*.json"))):
@@ -287,7 +289,7 @@ def _reports(place: Place) -> list[dict[str, Any]]:
     return [one for at, one in found if one and at > newest - _OLD_S]
 
 
-def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | None, float | None]:
+def _remembered(place: GuardPaths, monotonic: float) -> tuple[GuardState | None, GuardLimits | None, float | None]:
     """Return state and terms of the last look, and AWS's current time.
 
     The time is None if the host has booted since. All three are None if nothing is stored.
@@ -300,13 +302,13 @@ def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | N
                 continue
             heard = {who: (wish, until) for who, (wish, until) in said["state"]["wishes"].items()}
             instances = tuple(said["state"]["instances"])
-            state = State(**{**said["state"], "instances": instances, "wishes": heard})
+            state = GuardState(**{**said["state"], "instances": instances, "wishes": heard})
             clock = said["now"] + monotonic - said["monotonic"] if said["boot"] == boot else None
-            return state, Terms(**said["terms"]), clock
+            return state, GuardLimits(**said["terms"]), clock
     return None, None, None
 
 
-def _remember(place: Place, state: State, terms: Terms, now: float, monotonic: float) -> bool:
+def _remember(place: GuardPaths, state: GuardState, terms: GuardLimits, now: float, monotonic: float) -> bool:
     """Store state, terms and AWS's time. Return True if at least one of the two files was written."""
     kept = {"state": dataclasses.asdict(state), "terms": dataclasses.asdict(terms)}
     text = json.dumps({**kept, "now": now, "monotonic": monotonic, "boot": _boot(), "life": place.life})
@@ -347,7 +349,7 @@ def _names(folder: str) -> list[str]:
     return []
 
 
-def _folders(place: Place) -> None:
+def _folders(place: GuardPaths) -> None:
     for name, mode in (("", 0o755), ("hosts", 0o755), ("keep", 0o1777)):
         folder = os.path.join(place.folder, name)
         with contextlib.suppress(OSError):
@@ -357,7 +359,7 @@ def _folders(place: Place) -> None:
 
 def main(name: str, life: str, region: str, shared: str, project: str, login: str, every_s: str = "") -> int:
     """Check once and act on the result or, given `every_s`, again and again."""
-    place = Place(name=name, shared=shared, life=life)
+    place = GuardPaths(name=name, shared=shared, life=life)
     while True:
         _look_and_act(place, region, project, login)
         if not every_s:
@@ -365,7 +367,7 @@ def main(name: str, life: str, region: str, shared: str, project: str, login: st
         time.sleep(float(every_s))
 
 
-def _look_and_act(place: Place, region: str, project: str, login: str) -> None:
+def _look_and_act(place: GuardPaths, region: str, project: str, login: str) -> None:
     _folders(place)
     outcome = look(Api(region, place.name), place)
     with contextlib.suppress(OSError):

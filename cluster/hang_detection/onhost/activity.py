@@ -6,12 +6,12 @@ import contextlib
 import glob
 from typing import Any
 
-from cluster.hang_detection.onhost.ranks import Process
+from cluster.hang_detection.onhost.ranks import RankProcess
 
 _WORKER = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's workers, each a rank of its own
 
 
-def activity(main: Process, own: list[Process]) -> dict[str, Any]:
+def activity(main: RankProcess, own: list[RankProcess]) -> dict[str, Any]:
     """Return processor seconds, read and written bytes of all of a rank's processes, and its main thread's switches.
 
     A process of another user, or one that has ended meanwhile, adds nothing.
@@ -23,13 +23,13 @@ def activity(main: Process, own: list[Process]) -> dict[str, Any]:
     }
 
 
-def members(found: list[Process]) -> dict[int, list[Process]]:
+def members(found: list[RankProcess]) -> dict[int, list[RankProcess]]:
     """Return the processes of each rank, by its number; where torchrun has started workers, of each worker.
 
     A worker's number is that of PyTorch's world (`RANK`), which is what the program prints.
     """
-    ranks: dict[int, list[Process]] = {}
-    workers: dict[int, dict[int, list[Process]]] = {}
+    ranks: dict[int, list[RankProcess]] = {}
+    workers: dict[int, dict[int, list[RankProcess]]] = {}
     for process in found:
         if process.rank is None:
             continue
@@ -37,7 +37,7 @@ def members(found: list[Process]) -> dict[int, list[Process]]:
         number = _worker_number(process.pid)
         if number is not None:
             workers.setdefault(process.rank, {}).setdefault(number, []).append(process)
-    split: dict[int, list[Process]] = {}
+    split: dict[int, list[RankProcess]] = {}
     for rank, own in ranks.items():
         split.update(workers.get(rank) or {rank: own})
     return split

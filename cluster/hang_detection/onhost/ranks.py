@@ -18,7 +18,7 @@ _WRAPPER = "dlami-rank"  # between mpirun and an operator's program (`cluster/la
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Process(NamedTuple):
+class RankProcess(NamedTuple):
     """One process of the job."""
 
     pid: int
@@ -29,7 +29,7 @@ class Process(NamedTuple):
     rank: int | None
 
 
-def processes(job: str, attempt: str) -> list[Process]:
+def processes(job: str, attempt: str) -> list[RankProcess]:
     """Return this user's processes that carry the tags of this job and attempt."""
     wanted = {b"DLAMI_JOB=" + job.encode(), b"DLAMI_ATTEMPT=" + attempt.encode()}
     found = []
@@ -47,7 +47,7 @@ def processes(job: str, attempt: str) -> list[Process]:
                 continue
             name = head.partition(b"(")[2].decode(errors="replace")
             found.append(
-                Process(
+                RankProcess(
                     pid=int(pid),
                     ppid=int(fields[1]),
                     state=fields[0].decode(),
@@ -59,7 +59,7 @@ def processes(job: str, attempt: str) -> list[Process]:
     return found
 
 
-def stopped_daemon(found: list[Process]) -> str:
+def stopped_daemon(found: list[RankProcess]) -> str:
     """Return the name of an mpirun daemon that is stopped here, or an empty string."""
     return next((p.name for p in found if p.name in _DAEMONS and p.rank is None and p.state in "Tt"), "")
 
@@ -87,7 +87,7 @@ def _beats(begin: str) -> dict[tuple[str, int, int], dict[str, Any]]:
     return found
 
 
-def main_processes(found: list[Process]) -> dict[int, Process]:
+def main_processes(found: list[RankProcess]) -> dict[int, RankProcess]:
     """Return the first process of each rank. Processes that it starts carry its tags, too."""
     by_pid = {p.pid: p for p in found}
     return {
@@ -97,7 +97,7 @@ def main_processes(found: list[Process]) -> dict[int, Process]:
     }
 
 
-def of_program(rank: Process | None, found: list[Process]) -> bool:
+def of_program(rank: RankProcess | None, found: list[RankProcess]) -> bool:
     """Return True if an operator's program runs here. It may outlive the process that sent its heartbeats."""
     return rank is not None and any(p.pid == rank.ppid and p.name == _WRAPPER for p in found)
 

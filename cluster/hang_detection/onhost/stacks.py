@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cluster.hang_detection.onhost.activity import activity, members, network_bytes
-from cluster.hang_detection.onhost.ranks import Process, beats, main_processes, processes
+from cluster.hang_detection.onhost.ranks import RankProcess, beats, main_processes, processes
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.telling_line import telling_line
 
@@ -24,7 +24,7 @@ _FOLDER_S = 10.0  # a busy file server may take some
 _THREADS = 40  # of a rank, at most
 
 
-def stack(process: Process, folders: list[str], is_native: bool = False) -> dict[str, Any]:
+def stack(process: RankProcess, folders: list[str], is_native: bool = False) -> dict[str, Any]:
     """Return the stacks of a rank's threads, innermost frames first, or the error if py-spy could not take them."""
     told: dict[str, Any] = {"pid": process.pid, "state": process.state, "threads": [], "error": ""}
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
@@ -51,14 +51,14 @@ def stack(process: Process, folders: list[str], is_native: bool = False) -> dict
     return {**told, "error": error[:200]}
 
 
-def python_of(main: Process, found: list[Process]) -> Process:
+def python_of(main: RankProcess, found: list[RankProcess]) -> RankProcess:
     """Return the first Python of a rank's processes, after its shells and launchers, else its main process."""
     pythons = {p.pid: p for p in found if p.rank == main.rank and _is_python(p)}
     first = [p for p in pythons.values() if p.ppid not in pythons]
     return main if main.pid in pythons else min(first, default=main)
 
 
-def _is_python(process: Process) -> bool:
+def _is_python(process: RankProcess) -> bool:
     """Return True for a Python process, even if its main thread was renamed (PyTorch calls it pt_main_thread)."""
     try:
         program = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
@@ -103,16 +103,16 @@ def main(
     say({"stacks": stacks, "folder": _folder_trouble(folder), "network_bytes": network_bytes()})
 
 
-def _by_rank(found: list[Process]) -> dict[int, list[Process]]:
+def _by_rank(found: list[RankProcess]) -> dict[int, list[RankProcess]]:
     return {rank: [p for p in found if p.rank == rank] for rank in {p.rank for p in found if p.rank is not None}}
 
 
-def _bare_mains(own: dict[int, list[Process]]) -> dict[int, Process]:
+def _bare_mains(own: dict[int, list[RankProcess]]) -> dict[int, RankProcess]:
     """Return the first Python process of each rank of a program without heartbeats."""
     return {rank: python_of(min(group), group) for rank, group in own.items()}
 
 
-def _beating_mains(job: str, attempt: str, found: list[Process]) -> dict[int, Process]:
+def _beating_mains(job: str, attempt: str, found: list[RankProcess]) -> dict[int, RankProcess]:
     """Return for each rank the process that sends its heartbeats, or else its first Python process."""
     by_pid, sent, own = {p.pid: p for p in found}, beats(job, attempt), _by_rank(found)
     return {
@@ -121,7 +121,7 @@ def _beating_mains(job: str, attempt: str, found: list[Process]) -> dict[int, Pr
     }
 
 
-def _stack_or_error(process: Process, folders: list[str], is_native: bool = False) -> dict[str, Any]:
+def _stack_or_error(process: RankProcess, folders: list[str], is_native: bool = False) -> dict[str, Any]:
     try:
         return stack(process, folders, is_native)
     except (OSError, ValueError, KeyError, TypeError) as e:

@@ -14,9 +14,9 @@ from cluster.jobs.record import JOB_TAG
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, ranks_on, session_folders
 from cluster.recovery.cause import Cause, read_cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.ssh import tagged_processes
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 
@@ -31,14 +31,16 @@ class RanksRun:
     facts: HostFacts | None  # of the first host
 
 
-def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float) -> RanksRun:
+def run_ranks(
+    reach: Executor, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float
+) -> RanksRun:
     """Run a command with one rank per slot of these hosts, started from the master."""
     results, facts = survey(reach, cluster, tuple(dict.fromkeys((cluster.master, *hosts))))
     try:
         results.check()
         launch = plan_launch(hosts, facts, master=cluster.master)
     except ClusterError as e:
-        refused = Cause(kind=Ending.LAUNCH, text=str(e).splitlines()[0])
+        refused = Cause(kind=FailureKind.LAUNCH, text=str(e).splitlines()[0])
         return RanksRun(rows=(), text="", cause=refused, launch=None, facts=None)
     tag = f"health-{secrets.token_hex(4)}"
     path = f"/tmp/dlami-{tag}.hosts"
@@ -57,7 +59,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
     if not result.ok:
         rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
         cause = (
-            Cause(kind=Ending.HANG, text=f"mpirun {result.error}")
+            Cause(kind=FailureKind.HANG, text=f"mpirun {result.error}")
             if result.exit_code is None
             else read_cause(result.text, result.exit_code, dict(enumerate(rank_hosts)))
         )

@@ -13,18 +13,18 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.client.first_plan import check_flags, first_plan, versions_of
-from cluster.jobs.client.on_master import CHANGE_S, COPY_S, ConnectionBroken, Master
+from cluster.jobs.client.on_master import CHANGE_S, COPY_S, ConnectionBroken, MasterConnection
 from cluster.jobs.log_connection import print_log
-from cluster.jobs.log_filter import EVERY_LINE, Choice
-from cluster.jobs.master.lost_jobs import Lost
-from cluster.jobs.occupancy import Holder
+from cluster.jobs.log_filter import EVERY_LINE, LineFilter
+from cluster.jobs.master.lost_jobs import LostJob
+from cluster.jobs.occupancy import HoldingJob
 from cluster.jobs.plan import launched, require_shared
 from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
 from cluster.jobs.spec import JobSpec
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import Launch, hosts_for, plan_launch
 from cluster.packages.interpreter import Interpreter
-from cluster.ssh.fanout import Interrupted, Reach
+from cluster.ssh.fanout import Executor, Interrupted
 from cluster.ssh.limits import OnOutput
 from cluster.ssh.result import Result
 from cluster.terminal import pass_on
@@ -38,25 +38,25 @@ _SUBMIT_AGAIN_S = (1.0, 3.0, 9.0)  # pauses before a submission is sent again
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class JobListing:
     """List of all jobs that the master could read, oldest first, with the records it could not read."""
 
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each damaged record
     damaged_ids: tuple[str, ...]
     over_ids: tuple[str, ...] = ()  # jobs that have ended, if they were left out
-    holders: tuple[Holder, ...] = ()  # jobs that hold hosts, or may hold some
+    holders: tuple[HoldingJob, ...] = ()  # jobs that hold hosts, or may hold some
     unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor may still live on another machine
     left_out: Mapping[str, str]  # hosts that failed too often: address to reason
 
 
-class Jobs:
+class JobsClient:
     """Jobs of one cluster, reached through its master."""
 
-    def __init__(self, reach: Reach, cluster: Cluster, user: str = "") -> None:
+    def __init__(self, reach: Executor, cluster: Cluster, user: str = "") -> None:
         """user: run verbs on the master as this user, which only root may set. "" is the SSH connection's user."""
         self._reach, self._cluster = reach, cluster
-        self._master = Master(reach, cluster, user)
+        self._master = MasterConnection(reach, cluster, user)
 
     def plan(
         self,
@@ -144,19 +144,19 @@ class Jobs:
         found = self.show(job.id)
         return found.folder if found.job.created == job.created else ""
 
-    def list(self, *, going: bool = False) -> Listing:
+    def list(self, *, going: bool = False) -> JobListing:
         """Return every job on record.
 
         going: only those that have not ended, with the others' ids; a master of an older version returns them all.
         """
         listed = self._master.call("list", stdin=json.dumps({"going": going}).encode())
         jobs = tuple(from_json(JobView, one) for one in listed["jobs"])
-        return Listing(
+        return JobListing(
             jobs=jobs,
             over_ids=tuple(listed.get("over_ids", ())),
             damaged=tuple(listed["damaged"]),
             damaged_ids=tuple(listed["damaged_ids"]),
-            holders=tuple(from_json(Holder, one) for one in listed["holders"]),
+            holders=tuple(from_json(HoldingJob, one) for one in listed["holders"]),
             unsure_ids=tuple(listed["unsure_ids"]),
             left_out=listed["left_out"],
         )
@@ -165,7 +165,7 @@ class Jobs:
         """Return one job."""
         return from_json(JobView, self._master.call("show", which))
 
-    def to_change(self, which: str, what: str, *, yes: bool) -> "tuple[Jobs, JobView]":
+    def to_change(self, which: str, what: str, *, yes: bool) -> "tuple[JobsClient, JobView]":
         """Return a job to be changed, and a client that acts as its owner.
 
         yes: root on the master may change another user's job, acting as that user. Raises ConfigError for another
@@ -178,7 +178,7 @@ class Jobs:
             raise ConfigError(
                 f"{found.id} is {found.owner}'s job: only {found.owner} can {what} it, or root on the master with --yes"
             )
-        return Jobs(self._reach, self._cluster, found.owner), found
+        return JobsClient(self._reach, self._cluster, found.owner), found
 
     def curves(self, which: str) -> "tuple[JobView, Measured]":
         """Return one job and its metrics over its steps, reduced to the resolution of a chart."""
@@ -217,10 +217,10 @@ class Jobs:
         """End the job on every host and return its final view. Raises NothingToDo if it has ended."""
         return from_json(JobView, self._master.call("stop", which, total_s=CHANGE_S))
 
-    def heal(self, *, dry_run: bool) -> tuple[Lost, ...]:
+    def heal(self, *, dry_run: bool) -> tuple[LostJob, ...]:
         """Resume this user's lost jobs that allow it. Return the result for each."""
         said = self._master.call("heal", *(["--dry-run"] if dry_run else []), total_s=CHANGE_S)
-        return tuple(from_json(Lost, one) for one in said)
+        return tuple(from_json(LostJob, one) for one in said)
 
     def remove(self, which: str) -> tuple[str, tuple[str, ...]]:
         """Remove the job's folder and its data on its hosts. Return its id and a line for each host not cleaned up.
@@ -239,7 +239,7 @@ class Jobs:
         since_s: float | None = None,
         attempt: int | None = None,
         last: int | None = None,
-        choice: Choice = EVERY_LINE,
+        choice: LineFilter = EVERY_LINE,
         on_interrupt: str | None = None,
         on_output: OnOutput = pass_on,
     ) -> int:
@@ -298,7 +298,7 @@ def queued(job: Job) -> Job:
 
 
 @contextlib.contextmanager
-def opened(cluster: Cluster) -> Iterator[Jobs]:
+def opened(cluster: Cluster) -> Iterator[JobsClient]:
     """Yield the cluster's jobs. The connections are closed on exit."""
-    with Reach(cluster) as reach:
-        yield Jobs(reach, cluster)
+    with Executor(cluster) as reach:
+        yield JobsClient(reach, cluster)

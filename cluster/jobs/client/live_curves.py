@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.jobs.client.client import Jobs
+from cluster.jobs.client.client import JobsClient
 from cluster.jobs.client.show import colour_of, progress_of
-from cluster.jobs.client.terminal_chart import Point, drawn
+from cluster.jobs.client.terminal_chart import ChartPoint, drawn
 from cluster.jobs.record import JobView
 from cluster.terminal import painted, terminal_size, unfiltered
 
@@ -28,7 +28,7 @@ _AWAY_S = 120.0  # limit on the wait for a master that does not answer
 _LOOK_S = 0.2  # interval of checks of the terminal's size
 
 
-def watch(jobs: Jobs, which: str, *, once: bool, every_s: float) -> int:
+def watch(jobs: JobsClient, which: str, *, once: bool, every_s: float) -> int:
     """Draw the job's charts until it has ended, or once. Return 1 if it ended badly, else 0.
 
     Ctrl-C ends the drawing, not the job. A master that does not answer is queried again for two minutes.
@@ -97,7 +97,7 @@ def picture(view: JobView, measured: "Measured", columns: int, rows: int) -> str
 
 def chart(curve: "Curve", columns: int, rows: int) -> list[str]:
     """Return the lines of a chart: a title with the newest value and the steps, and the curve with its value range."""
-    points = [Point((b.first + b.last) / 2, b.mean) for b in curve.buckets]
+    points = [ChartPoint((b.first + b.last) / 2, b.mean) for b in curve.buckets]
     low, high = min(p.value for p in points), max(p.value for p in points)
     beside = [f"{high:.5g}", *[""] * (rows - 2), f"{low:.5g}"][:rows]
     lines = drawn(points, max(1, columns - _SCALE - 2), rows, plain=not _has_braille())

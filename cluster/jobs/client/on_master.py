@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import Cluster
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import complaint, marked, trouble
 from cluster.ssh.program import NoAnswer, answer_of
@@ -17,13 +17,13 @@ CHANGE_S = 200.0  # limit for a verb that waits for a lock, or for a training to
 COPY_S = 3 * 3600.0  # limit for a verb that copies or removes checkpoints, as long as the file server takes
 
 
-class Master:
+class MasterConnection:
     """Master of a cluster, as a place to run commands.
 
     user: run them as this user, which only root may set. "" is the SSH connection's user.
     """
 
-    def __init__(self, reach: Reach, cluster: Cluster, user: str = "") -> None:
+    def __init__(self, reach: Executor, cluster: Cluster, user: str = "") -> None:
         self._reach, self._cluster, self._user = reach, cluster, user
 
     def call(self, *words: str, stdin: bytes = b"", total_s: float | None = ANSWER_S) -> Any:

@@ -4,9 +4,9 @@ import dataclasses
 import shlex
 
 from cluster.hostset import fold, numbers
-from cluster.jobs.record import JobView, Progress
+from cluster.jobs.record import JobView, TrainingProgress
 from cluster.jobs.state import JobState
-from cluster.recovery.goodput import Account, Spent
+from cluster.recovery.goodput import Account, TimeSplit
 from cluster.terminal import Colour, counted
 
 _WORDS = {
@@ -69,7 +69,7 @@ def _time(account: Account) -> str:
     return "; ".join([useful, *_parts(account.total)])
 
 
-def _parts(spent: Spent) -> list[str]:
+def _parts(spent: TimeSplit) -> list[str]:
     """Return the parts of the time that were not useful, the longest first, without those under a second."""
     seconds = {_WORDS[name]: value for name, value in dataclasses.asdict(spent).items() if name in _WORDS}
     return [f"{word} {duration(s)}" for word, s in sorted(seconds.items(), key=lambda pair: -pair[1]) if s >= 1]
@@ -144,11 +144,11 @@ def launched_by(job: JobView) -> str:
     return f"dlami-cluster {job.job.plan.revision}" if job.job.spec.brings_code else ""
 
 
-def epoch_of(p: Progress) -> str:
+def epoch_of(p: TrainingProgress) -> str:
     return f"{p.epoch:.1f}" if p.epoch is not None else ""
 
 
-def score_of(p: Progress) -> str:
+def score_of(p: TrainingProgress) -> str:
     """Format the score: a top-1 accuracy in percent, an average precision between 0 and 1."""
     if p.score is None:
         return ""

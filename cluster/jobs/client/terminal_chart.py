@@ -9,14 +9,14 @@ _BRAILLE = 0x2800
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """Value at a step."""
 
     step: float
     value: float
 
 
-def drawn(points: Sequence[Point], columns: int, rows: int, *, plain: bool = False) -> list[str]:
+def drawn(points: Sequence[ChartPoint], columns: int, rows: int, *, plain: bool = False) -> list[str]:
     """Return the lines of a chart of these points, the oldest first. plain: draw with `*` only.
 
     If all values are equal, the curve runs through the middle.
@@ -32,14 +32,14 @@ def drawn(points: Sequence[Point], columns: int, rows: int, *, plain: bool = Fal
     return ["".join(mark(dots) for dots in row) for row in signs]
 
 
-def _pixels(points: Sequence[Point], width: int, height: int) -> set[tuple[int, int]]:
+def _pixels(points: Sequence[ChartPoint], width: int, height: int) -> set[tuple[int, int]]:
     """Return the dots of the curve, with the gaps between neighbouring points filled."""
     if not points:
         return set()
     first, last = points[0].step, points[-1].step
     low, high = min(p.value for p in points), max(p.value for p in points)
 
-    def place(p: Point) -> tuple[int, int]:
+    def place(p: ChartPoint) -> tuple[int, int]:
         x = (p.step - first) / (last - first) if last > first else 0.0
         y = (p.value - low) / (high - low) if high > low else 0.5
         return round(x * (width - 1)), round((1 - y) * (height - 1))

@@ -6,7 +6,7 @@ MOST_BUCKETS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucket:
+class StepSummary:
     """Summary of the values of neighbouring steps."""
 
     first: int  # step
@@ -24,20 +24,20 @@ class Curve:
     kind: str  # kind of its records: "train", "eval"
     name: str
     width: int  # steps per bucket; 1: no reduction
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[StepSummary, ...]
 
     @property
-    def newest(self) -> Bucket:
+    def newest(self) -> StepSummary:
         """Return the bucket with the newest values."""
         return self.buckets[-1]
 
     @property
-    def lowest(self) -> Bucket:
+    def lowest(self) -> StepSummary:
         """Return the bucket with the least value."""
         return min(self.buckets, key=lambda b: b.least)
 
     @property
-    def highest(self) -> Bucket:
+    def highest(self) -> StepSummary:
         """Return the bucket with the largest value."""
         return max(self.buckets, key=lambda b: b.largest)
 
@@ -97,7 +97,7 @@ class CurveBuckets:
     def curve(self, kind: str, name: str) -> Curve:
         """Return the curve of the values added so far."""
         buckets = (
-            Bucket(
+            StepSummary(
                 first=s.first,
                 last=s.last,
                 count=s.count,

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.jobs.cost import with_cost_anew
 from cluster.jobs.curves.metrics import Measured, read_metrics
-from cluster.jobs.master.host_facts import HostSeen, hosts_seen
+from cluster.jobs.master.host_facts import JobHost, hosts_seen
 from cluster.jobs.record import Job, JobPaths, JobView, as_written, open_log
 from cluster.jobs.records import view
 from cluster.ssh.onhost import trusted_files
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class JobPicture:
     """Picture from the job's folder `pictures/`."""
 
     name: str
@@ -54,12 +54,12 @@ class JobFacts:
     view: JobView
     made: str  # time of reading, UTC
     measured: Measured
-    hosts: tuple[HostSeen, ...]
+    hosts: tuple[JobHost, ...]
     checkpoints: tuple[Checkpoint, ...] = ()
     difference: str = ""  # diff of its code from the last commit, or the beginning of it
     difference_left: int = 0  # bytes of the diff that are left out
     tail: tuple[str, ...] = ()  # last lines of the log of its current or last attempt
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[JobPicture, ...] = ()
     pictures_left: int = 0  # number of pictures left out, as too large or too many
 
     def to_json(self) -> dict[str, Any]:
@@ -141,9 +141,9 @@ def _tail(paths: JobPaths, log: Path) -> tuple[str, ...]:
     return tuple(one if len(one) <= _LONGEST_LINE else f"{one[:_LONGEST_LINE]}…" for one in lines)
 
 
-def _pictures(folder: Path) -> tuple[tuple[Picture, ...], int]:
+def _pictures(folder: Path) -> tuple[tuple[JobPicture, ...], int]:
     """Return the small pictures of a folder, by name, and how many files are left out."""
-    found: list[Picture] = []
+    found: list[JobPicture] = []
     files, total = _files(folder), 0
     for path in files:
         try:
@@ -155,7 +155,7 @@ def _pictures(folder: Path) -> tuple[tuple[Picture, ...], int]:
         media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
         if media and total + len(data) <= _PICTURES_BYTES:
             total += len(data)
-            found.append(Picture(name=path.name, media=media, content=base64.b64encode(data).decode()))
+            found.append(JobPicture(name=path.name, media=media, content=base64.b64encode(data).decode()))
     return tuple(found), len(files) - len(found)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster.errors import ConfigError
-from cluster.jobs.log_filter import EVERY_LINE, Choice, Lines, without_verdicts
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, open_log, read_job
+from cluster.jobs.log_filter import EVERY_LINE, LineFilter, LineSplitter, without_verdicts
+from cluster.jobs.record import DamagedRecord, JobPaths, JobStatus, open_log, read_job
 from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.jobs.supervisor.console_times import position_at
 from cluster.jobs.supervisor.launcher import newest_checkpoint
 from cluster.recovery.cause import of_rank, plain
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.terminal import counted
 
 _LOOK_S = 0.2
@@ -38,10 +38,10 @@ def console(
     follow: bool,
     rank: int | None = None,
     since_s: float | None = None,
-    choice: Choice = EVERY_LINE,
+    choice: LineFilter = EVERY_LINE,
     start: Start | None = None,
     skip: int = 0,
-) -> Status:
+) -> JobStatus:
     """Print the newest attempt's output, or with `follow` all output until the job ends. Return the job's final status.
 
     rank: only this rank's stdout and stderr.
@@ -102,7 +102,7 @@ def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
     return 0
 
 
-def ending(status: Status, job_id: str, checkpoint: str | None = None) -> str:
+def ending(status: JobStatus, job_id: str, checkpoint: str | None = None) -> str:
     """Return a summary of how a job ended: its state and cause, its log, how to resume it, and what it left behind.
 
     checkpoint: path of its newest one, "" if it has none, None if that is unknown.
@@ -118,9 +118,9 @@ def ending(status: Status, job_id: str, checkpoint: str | None = None) -> str:
     return text
 
 
-def _how_to_go_on(status: Status, job_id: str, checkpoint: str | None) -> list[str]:
+def _how_to_go_on(status: JobStatus, job_id: str, checkpoint: str | None) -> list[str]:
     """Return the command that resumes the job: with the same code, or with fixed code if the program itself failed."""
-    if status.ended_by is Ending.PROGRAM:  # the same code would fail again
+    if status.ended_by is FailureKind.PROGRAM:  # the same code would fail again
         mended = f"with mended code from its newest checkpoint: the same command with --resume {job_id}"
         return [mended] if checkpoint else []
     if checkpoint == "":
@@ -145,7 +145,7 @@ def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Itera
     """
     newest, start = read_status(paths).attempt, start or start_of(paths)
     attempt, position = start.attempt, start.position
-    whole, has_warned, is_gone = Lines(), False, False
+    whole, has_warned, is_gone = LineSplitter(), False, False
     while True:
         status = _patient_status(paths) if follow else read_status(paths)
         ended = not status.state.is_going  # asked before reading, so that the output's end is read below
@@ -187,7 +187,7 @@ def _first_since(paths: JobPaths, newest: int, since: float) -> int:
     return newest
 
 
-def _patient_status(paths: JobPaths) -> Status:
+def _patient_status(paths: JobPaths) -> JobStatus:
     """Return the job's status. Waits up to a minute for a record that cannot be read, then raises DamagedRecord."""
     deadline = time.monotonic() + _AWAY_S
     while True:

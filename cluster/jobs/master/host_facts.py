@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.health.history import Look, read_look
+from cluster.health.history import QuickCheckRecord, read_look
 from cluster.hosts import Host
 from cluster.jobs.record import JobPaths, JobView
 from cluster.recovery.host_failures import FORGIVEN, read_memory
@@ -16,7 +16,7 @@ _MOST_FINDINGS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSeen:
+class JobHost:
     """Host of a job."""
 
     address: str
@@ -27,7 +27,7 @@ class HostSeen:
     failures: tuple[str, ...] = ()  # its failures on record
 
 
-def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
+def hosts_seen(paths: JobPaths, job: JobView) -> tuple[JobHost, ...]:
     """Return every host that an attempt has used; before the first attempt, the job's current hosts."""
     shared = paths.folder.parent.parent
     looks = _looks(shared / "health" / "looks")
@@ -41,7 +41,7 @@ def hosts_seen(paths: JobPaths, job: JobView) -> tuple[HostSeen, ...]:
         look = next((one for one in looks if address in one.hosts), None)
         problems = look.hosts[address]["problems"] if look else []
         found.append(
-            HostSeen(
+            JobHost(
                 address=address,
                 ranks=ranks,
                 looked=look.time if look else "",
@@ -107,9 +107,9 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def _looks(folder: Path) -> list[Look]:
+def _looks(folder: Path) -> list[QuickCheckRecord]:
     """Return the recorded health checks of users whose word counts, the newest first."""
-    found: list[Look] = []
+    found: list[QuickCheckRecord] = []
     owners = trusted_files.trusted_users(__file__)
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob("[!.]*.json"), reverse=True):

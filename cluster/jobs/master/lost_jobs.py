@@ -13,14 +13,14 @@ from cluster.errors import ClusterError
 from cluster.hosts import is_this_machine
 from cluster.inventory import Cluster
 from cluster.jobs.master.submit import say_lost, take_up
-from cluster.jobs.record import Job, JobPaths, Status, owner_id, user_name
+from cluster.jobs.record import Job, JobPaths, JobStatus, owner_id, user_name
 from cluster.jobs.record_lease import EXPIRES_S
 from cluster.jobs.records import read_going
 from cluster.jobs.state import JobState
 from cluster.jobs.status import written_status
-from cluster.notify import Event, Message, deliver
+from cluster.notify import Message, NotifyEvent, deliver
 from cluster.ssh.failure import Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 
 _NO_WAY_IN = (Reason.REFUSED_KEY, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST)  # another try would fail, too
@@ -28,7 +28,7 @@ _LOOK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
+class LostJob:
     """A lost job, and whether it continues."""
 
     id: str
@@ -36,7 +36,7 @@ class Lost:
     why: str = ""  # why it does not continue
 
 
-def heal_lost(folder: Path, *, dry_run: bool = False) -> list[Lost]:
+def heal_lost(folder: Path, *, dry_run: bool = False) -> list[LostJob]:
     """Continue every lost job of this user that heals. Return for each whether it continues.
 
     If a job's supervisor ran on a machine that cannot be checked, this waits until its lease has expired.
@@ -53,13 +53,13 @@ def _by_turn(job: Job) -> tuple[int, int]:
     return (job.ticket if job.waits_for_hosts else 0, job.sequence)
 
 
-def _own(folder: Path) -> list[tuple[Job, Status]]:
+def _own(folder: Path) -> list[tuple[Job, JobStatus]]:
     """Return this user's jobs of this master that have not ended."""
     going = [(j, s) for j, s in read_going(folder).jobs if s.state.holds_hosts]
     return [(j, s) for j, s in going if owner_id(JobPaths(folder / j.id)) == os.getuid() and _is_of_this_master(j, s)]
 
 
-def _is_of_this_master(job: Job, status: Status) -> bool:
+def _is_of_this_master(job: Job, status: JobStatus) -> bool:
     """Return True if the job was started from this machine.
 
     Masters of other clusters may keep their jobs in the same folder. A replaced master has its predecessor's address,
@@ -69,7 +69,7 @@ def _is_of_this_master(job: Job, status: Status) -> bool:
     return was_here or any(is_this_machine(h.address) for h in (*job.all_hosts, *job.wanted))
 
 
-def _may_be_lost(status: Status) -> bool:
+def _may_be_lost(status: JobStatus) -> bool:
     """Return True if only the lease can show whether the job is lost.
 
     By its record it runs, but its supervisor cannot be checked from here.
@@ -77,10 +77,10 @@ def _may_be_lost(status: Status) -> bool:
     return status.state.is_going and bool(status.supervisor and not status.supervisor.is_of_this_boot)
 
 
-def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
+def _heal(paths: JobPaths, job: Job, dry_run: bool) -> LostJob:
     why = _why_not(job, paths)
     if dry_run:
-        return Lost(id=job.id, goes_on=not why, why=why)
+        return LostJob(id=job.id, goes_on=not why, why=why)
     try:
         if not why:
             take_up(paths)
@@ -92,7 +92,7 @@ def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
             job,
             f"its supervisor was gone (killed, or the master was away); {why or _what_follows(paths)}",
         )
-    return Lost(id=job.id, goes_on=not why, why=why)
+    return LostJob(id=job.id, goes_on=not why, why=why)
 
 
 def _why_not(job: Job, paths: JobPaths) -> str:
@@ -104,7 +104,7 @@ def _why_not(job: Job, paths: JobPaths) -> str:
         return f"it was being stopped; 'inv jobs.stop {job.id}' ends what is left of it"
     hosts = job.hosts or job.wanted
     remote = [h for h in hosts if not h.is_local]
-    with Reach(Cluster(name=job.id, hosts=hosts, folder=Path(), shared="", project="")) as reach:
+    with Executor(Cluster(name=job.id, hosts=hosts, folder=Path(), shared="", project="")) as reach:
         results = reach.run(remote, "true", limits=Limits(connect_s=10, total_s=15)) if remote else {}
     refused = [(h, r) for h, r in results.items() if r.failure and r.failure.reason in _NO_WAY_IN]
     if not refused:
@@ -124,7 +124,7 @@ def _what_follows(paths: JobPaths) -> str:
 
 def _tell(paths: JobPaths, job: Job, text: str) -> None:
     if job.plan.notify:
-        message = Message(event=Event.LOST, job=job.id, text=text, attempt=job.attempt, folder=str(paths.folder))
+        message = Message(event=NotifyEvent.LOST, job=job.id, text=text, attempt=job.attempt, folder=str(paths.folder))
         try:
             deliver(job.plan.notify, message)
         except ClusterError as e:

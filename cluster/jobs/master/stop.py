@@ -14,7 +14,7 @@ from cluster.jobs.cleanup import sweep
 from cluster.jobs.lock import locked
 from cluster.jobs.occupancy import hosts_of
 from cluster.jobs.process import ProcessId, process_id
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, now, read_job, require_own
+from cluster.jobs.record import DamagedRecord, JobPaths, JobStatus, now, read_job, require_own
 from cluster.jobs.record_lease import read_lease
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
@@ -27,7 +27,7 @@ _WAKES_S = 5.0  # time for a supervisor woken by SIGCONT to continue
 _DIES_S = 10.0
 
 
-def stop(paths: JobPaths) -> Status:
+def stop(paths: JobPaths) -> JobStatus:
     """End a job on every host and return its last state. Raises NothingToDo if it has ended and nothing of it is left.
 
     A supervisor that runs does it: ranks save and leave, then are ended. Without one, this process ends every process
@@ -46,7 +46,7 @@ def stop(paths: JobPaths) -> Status:
     return status
 
 
-def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
+def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> JobStatus:
     """End a job whose record cannot be read: by its supervisor if one runs, then on the hosts of its hostfile."""
     supervisor = _own_supervisors(paths.folder.parent).get(paths.folder.name)
     if supervisor:
@@ -61,7 +61,9 @@ def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
         cause = f"stopped; before that its record was damaged ({damage.why})"
         lease = read_lease(paths)
         attempt = lease.attempt if lease else 1
-        return write_status(paths, Status(state=JobState.STOPPED, attempt=attempt, ended=now(), cause=cause, left=left))
+        return write_status(
+            paths, JobStatus(state=JobState.STOPPED, attempt=attempt, ended=now(), cause=cause, left=left)
+        )
 
 
 def stop_unseen(folder: Path, which: str) -> str:
@@ -95,7 +97,7 @@ def _own_supervisors(folder: Path) -> dict[str, ProcessId]:
     return found
 
 
-def _stop_without_supervisor(paths: JobPaths) -> Status:
+def _stop_without_supervisor(paths: JobPaths) -> JobStatus:
     """Stop the job here, unless a supervisor runs it, and return its state. The lock keeps others from resuming it."""
     with locked(paths.folder.parent):
         status = read_status(paths)
@@ -124,7 +126,7 @@ def _hosts(paths: JobPaths) -> tuple[Host, ...]:
         return hosts_of(paths)
 
 
-def _ask_supervisor(paths: JobPaths, status: Status) -> None:
+def _ask_supervisor(paths: JobPaths, status: JobStatus) -> None:
     """Signal the supervisor to end its job and wait until it has. Kill a supervisor that hangs.
 
     Raises ClusterError if it is on another machine, or survives.

@@ -25,8 +25,8 @@ from cluster.jobs.record import (
     DamagedRecord,
     Job,
     JobPaths,
-    Records,
-    Status,
+    JobRecords,
+    JobStatus,
     as_written,
     check_id,
     check_name,
@@ -146,9 +146,9 @@ def take_up(paths: JobPaths) -> None:
         lease = read_lease(paths)
         seen = as_written(lease.renewed if lease else time.time())
         if written_status(paths).state is JobState.QUEUED:
-            left = Status(state=JobState.QUEUED, attempt=status.attempt, started=status.started)
+            left = JobStatus(state=JobState.QUEUED, attempt=status.attempt, started=status.started)
         else:
-            left = Status(state=JobState.HEALING, attempt=status.attempt, ended=seen)
+            left = JobStatus(state=JobState.HEALING, attempt=status.attempt, ended=seen)
         _start_supervisor(paths, left)
 
 
@@ -194,7 +194,7 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
     return before
 
 
-def _refuse_taken(records: Records, job: Job) -> None:
+def _refuse_taken(records: JobRecords, job: Job) -> None:
     """Raise ConfigError if another job holds what this one wants of its hosts, or waits for it. It names that job."""
     hosts = [dataclasses.replace(h, slots=job.slots_of(h)) if not job.takes_whole(h) else h for h in job.hosts]
     hosts_free_for(waiting_for(job, hosts), queue(records.jobs), holders(records))
@@ -275,11 +275,11 @@ def _copy_lent(folder: Path) -> None:
         shutil.copyfile(ROOT / "dlami" / name, folder / "dlami" / name)
 
 
-def _announced(job: Job) -> Status:
+def _announced(job: Job) -> JobStatus:
     """Return the state of a job whose supervisor has not begun yet."""
     if job.waits_for_hosts:
-        return Status(state=JobState.QUEUED, attempt=job.attempt, started=now())
-    return Status(state=JobState.STARTING, attempt=job.attempt)
+        return JobStatus(state=JobState.QUEUED, attempt=job.attempt, started=now())
+    return JobStatus(state=JobState.STARTING, attempt=job.attempt)
 
 
 def _start(paths: JobPaths, job: Job) -> None:
@@ -287,11 +287,11 @@ def _start(paths: JobPaths, job: Job) -> None:
     try:
         _start_supervisor(paths, _announced(job))
     except ClusterError as e:
-        write_status(paths, Status(state=JobState.FAILED, attempt=job.attempt, ended=now(), cause=str(e)))
+        write_status(paths, JobStatus(state=JobState.FAILED, attempt=job.attempt, ended=now(), cause=str(e)))
         raise
 
 
-def _start_supervisor(paths: JobPaths, status: Status) -> None:
+def _start_supervisor(paths: JobPaths, status: JobStatus) -> None:
     """Start a supervisor in a new session, detached from the operator's connection, and give it the lease.
 
     status: where it takes the job up. STARTING: with a planned attempt. QUEUED: with a job that waits. HEALING: after

@@ -55,7 +55,7 @@ class Claim(NamedTuple):
         return self.since, self.job
 
 
-class Holder(NamedTuple):
+class ClaimHolder(NamedTuple):
     """Process that holds this host or some slots. The kernel supplies its process, user id and slots, it the rest."""
 
     pid: int
@@ -70,11 +70,11 @@ class Holder(NamedTuple):
         return self.uid == os.getuid()
 
 
-class Taken(NamedTuple):
+class ClaimResult(NamedTuple):
     """Result of a claim: the slots that the job has now, or who has what it wanted."""
 
     slots: tuple[int, ...] = ()  # () is the whole host
-    by: Holder | None = None
+    by: ClaimHolder | None = None
 
 
 def main(claims: dict[str, list[Any]], name: str, address: str) -> None:
@@ -89,15 +89,15 @@ def main(claims: dict[str, list[Any]], name: str, address: str) -> None:
     say({"slots": found.slots, "port": port, "taken_by": found.by and described(found.by)})
 
 
-def described(other: Holder) -> dict[str, Any]:
+def described(other: ClaimHolder) -> dict[str, Any]:
     """Return the holder's job, user, process id and slots, for a message."""
     job = other.claim.job if other.claim else ""
     return {"job": job, "user": _user(other.uid), "pid": other.pid, "slots": other.slots}
 
 
-def holders(name: str) -> list[Holder]:
+def holders(name: str) -> list[ClaimHolder]:
     """Return the processes that hold this host or slots of it now. They have _TALK_S for their answers together."""
-    found: dict[int, Holder] = {}
+    found: dict[int, ClaimHolder] = {}
     until = time.monotonic() + _TALK_S
     for slot in sorted(_bound_slots(name)):
         if other := _ask(_socket_name(name, slot), "who", found, until - time.monotonic()):
@@ -107,7 +107,7 @@ def holders(name: str) -> list[Holder]:
     return list(found.values())
 
 
-def holder(name: str) -> Holder | None:
+def holder(name: str) -> ClaimHolder | None:
     """Return a process that holds this host or a slot of it now, or None."""
     return next(iter(holders(name)), None)
 
@@ -121,7 +121,7 @@ def held(name: str, besides: str = "") -> list[dict[str, Any]]:
     return [described(h) for h in others if not (besides and h.is_ours and h.claim and h.claim.job == besides)]
 
 
-def take(claim: Claim, name: str) -> Taken:
+def take(claim: Claim, name: str) -> ClaimResult:
     """Claim this host or some of its slots, the lowest free ones, with a background process.
 
     Waits for a holder that will leave: one that asked later in the same moment, or whose job is over.
@@ -131,19 +131,19 @@ def take(claim: Claim, name: str) -> Taken:
         with _one_at_a_time(name):
             if doors := _free_doors(claim, name):
                 _leave_behind(doors, claim)
-                return Taken(tuple(slot for slot in doors if slot != _WHOLE))
+                return ClaimResult(tuple(slot for slot in doors if slot != _WHOLE))
         others = holders(name)
         if own := next((h for h in others if h.is_ours and h.claim and h.claim.job == claim.job), None):
             does_fit = len(own.slots) == claim.slots
             if _ask(_socket_of(name, own), f"renew {claim.attempt}" if does_fit else "leave") and does_fit:
-                return Taken(own.slots)
+                return ClaimResult(own.slots)
         elif stale := [h for h in others if is_stale(h)]:
             for one in stale:
                 _ask(_socket_of(name, one), "leave")
         elif others and not any(_gives_way(h, claim) for h in others):
-            return Taken(by=others[0])
+            return ClaimResult(by=others[0])
         if time.monotonic() > deadline:
-            return Taken(by=next(iter(others), Holder(pid=0, uid=_NOBODY)))
+            return ClaimResult(by=next(iter(others), ClaimHolder(pid=0, uid=_NOBODY)))
         time.sleep(_PAUSE_S)
 
 
@@ -151,7 +151,7 @@ def _socket_name(name: str, slot: int) -> str:
     return name if slot == _WHOLE else f"{name}.{slot}"
 
 
-def _socket_of(name: str, held_by: Holder) -> str:
+def _socket_of(name: str, held_by: ClaimHolder) -> str:
     return _socket_name(name, held_by.slots[0] if held_by.slots else _WHOLE)
 
 
@@ -203,7 +203,7 @@ def _bound(name: str) -> socket.socket | None:
     return door
 
 
-def is_stale(other: Holder) -> bool:
+def is_stale(other: ClaimHolder) -> bool:
     """Return True if the claim is for a job of ours that is over, or whose folder is gone or was never made.
 
     In the second case the claim has to be five minutes old: a new job's folder may not be there yet.
@@ -216,7 +216,7 @@ def is_stale(other: Holder) -> bool:
     return record.state in ("over", "removed") and other.age_s > SETTLED_S
 
 
-def _gives_way(other: Holder, claim: Claim) -> bool:
+def _gives_way(other: ClaimHolder, claim: Claim) -> bool:
     """Return True if the holder will release its claim: it is recent, and the other claim precedes it.
 
     Of two jobs that claim the same hosts at the same moment, one releases its claims and the other waits for that.
@@ -225,7 +225,9 @@ def _gives_way(other: Holder, claim: Claim) -> bool:
     return theirs is not None and other.age_s < YOUNG_S and claim.precedence < theirs.precedence
 
 
-def _ask(name: str, word: str, known: dict[int, Holder] | None = None, patience_s: float = _TALK_S) -> Holder | None:
+def _ask(
+    name: str, word: str, known: dict[int, ClaimHolder] | None = None, patience_s: float = _TALK_S
+) -> ClaimHolder | None:
     """Send a word to the process that holds this socket and return its answer.
 
     Return None if there is none or it just ended.
@@ -249,11 +251,11 @@ def _ask(name: str, word: str, known: dict[int, Holder] | None = None, patience_
                 return None
             said = json.loads(words)
             claim = Claim(str(said["job"]), int(said["attempt"]), str(said["folder"]), float(said["since"]))
-            return Holder(pid, uid, claim, float(said["age_s"]))
+            return ClaimHolder(pid, uid, claim, float(said["age_s"]))
         except (BrokenPipeError, ConnectionResetError):
             return None
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return Holder(pid, uid)
+            return ClaimHolder(pid, uid)
 
 
 def _leave_behind(doors: dict[int, socket.socket], claim: Claim) -> None:

@@ -35,16 +35,16 @@ from cluster.jobs.supervisor.steps import Steps
 from cluster.jobs.supervisor.tmp_space import hosts_without_room
 from cluster.launch.mpirun import ranks_on
 from cluster.recovery.cause import Cause, daemon_gone, host_lost, no_store, read_cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
 from cluster.recovery.liveness import LOOK_S, LOOKS, Presence
-from cluster.recovery.preemption import Departure, departures, due, is_the_end, why
+from cluster.recovery.preemption import PreemptionNotice, departures, due, is_the_end, why
 from cluster.ssh.launcher import launcher
 from cluster.steady_time import steady_now
 
 _CONSOLE_TAIL = 1 << 20
 # These kinds count even if ranks were asked to leave.
-_NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)
+_NO_LEAVING = (FailureKind.HOST, FailureKind.HANG, FailureKind.SHARED_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Attempt:
         *,
         on_look: Callable[[AttemptRecord, tuple[str, ...]], None],
         on_stop: Callable[[], None],
-        on_notice: Callable[[Departure], None],
+        on_notice: Callable[[PreemptionNotice], None],
         say: Callable[[str], None],
         growing: Growing,
         folder: FolderThread,
@@ -86,7 +86,7 @@ class Attempt:
         self._on_look, self._on_stop, self._on_notice = on_look, on_stop, on_notice
         self._growing = growing
         self._leaves_to_grow = False
-        self._leaving: tuple[Departure, ...] = ()  # hosts whose preemption ended the attempt
+        self._leaving: tuple[PreemptionNotice, ...] = ()  # hosts whose preemption ended the attempt
         self._lost_host: str | None = None
         self._hang: Cause | None = None
         self._ranks = RankWatch(job, paths, folder, say)
@@ -207,7 +207,7 @@ class Attempt:
         """Return the outcome that the end of mpirun with this exit code means."""
         was_asked = self._was_stopped or self._leaving or self._leaves_to_grow
         if was_asked and has_finished(self._job, self._console_tail(), exit_code, self.record.step):
-            return Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=exit_code)
+            return Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=FailureKind.DONE, text=""), exit_code=exit_code)
         if self._was_stopped:
             return Outcome(state=stopped_state(self._signals), cause=stopped(self._signals), exit_code=exit_code)
         if self._leaving:
@@ -215,7 +215,7 @@ class Attempt:
         cause = self._with_shared_folder(self._cause(exit_code))
         if self._leaves_to_grow and cause.kind not in _NO_LEAVING:
             cause = self._left_to_grow(cause, exit_code)
-        state = JobState.SUCCEEDED if cause.kind is Ending.DONE else JobState.FAILED
+        state = JobState.SUCCEEDED if cause.kind is FailureKind.DONE else JobState.FAILED
         return Outcome(state=state, cause=cause, exit_code=exit_code)
 
     def _left_for_notices(self) -> Cause:
@@ -224,7 +224,7 @@ class Attempt:
         self._note(leaving=self._leaving)
         hosts = [h.address for h in self._job.hosts]
         first = "" if is_the_end(self._leaving, hosts) else self._leaving[0].host
-        return Cause(kind=Ending.NOTICE, text=why(self._leaving, hosts, self._saved()), host=first)
+        return Cause(kind=FailureKind.NOTICE, text=why(self._leaving, hosts, self._saved()), host=first)
 
     def _left_to_grow(self, cause: Cause, exit_code: int) -> Cause:
         """Return the cause of an attempt that was asked to leave so that it can restart on more hosts.
@@ -234,7 +234,7 @@ class Attempt:
         did = "it has saved and left"
         if self._saved() == ASKED:
             did = f"it was asked to save, {f'and then: {cause.text}' if exit_code else 'and has left'}"
-        return Cause(kind=Ending.WHOLE, text=f"more of its hosts can be had again; {did}")
+        return Cause(kind=FailureKind.WHOLE, text=f"more of its hosts can be had again; {did}")
 
     def _saved(self) -> str:
         """Describe whether the ranks saved a checkpoint after they were asked to."""
@@ -256,15 +256,15 @@ class Attempt:
         )
         cause = read_cause(text, exit_code, dict(enumerate(hosts)), shared=shared, is_alone=is_alone)
         cause = _by_address(cause, set(hosts))
-        if cause.kind is Ending.LAUNCH and not cause.host and (full := hosts_without_room(self._job)):
+        if cause.kind is FailureKind.LAUNCH and not cause.host and (full := hosts_without_room(self._job)):
             return no_store(full[0])
         if cause.is_host_lost:
             return cause if self._presence.is_silent(cause.host) else daemon_gone(cause.host)
         if gone := self._presence.gone():  # a lost host explains the other ranks' failures
             said = f"mpirun says: {cause.text}" if exit_code else "mpirun ended with 0 all the same"
             return host_lost(gone[0], f"it does not answer; {said}")
-        if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # the launch itself had succeeded
-            return dataclasses.replace(cause, kind=Ending.DAEMON)
+        if cause.kind is FailureKind.LAUNCH and self.record.first_step_at:  # the launch itself had succeeded
+            return dataclasses.replace(cause, kind=FailureKind.DAEMON)
         # Only this project's trainers print this.
         if exit_code == 0 and self._job.spec.program.is_built_in and (early := left_early(text)):
             return early
@@ -272,19 +272,23 @@ class Attempt:
 
     def _with_shared_folder(self, cause: Cause) -> Cause:
         """Return the cause, replaced by the shared folder's failure if that explains it."""
-        may_be = (Ending.PROGRAM, Ending.LAUNCH, *((Ending.HANG, Ending.DAEMON) if self._folder.is_silent else ()))
+        may_be = (
+            FailureKind.PROGRAM,
+            FailureKind.LAUNCH,
+            *((FailureKind.HANG, FailureKind.DAEMON) if self._folder.is_silent else ()),
+        )
         if not self._job.spec.heal or cause.kind not in may_be:
             return cause
         if trouble := trouble_here(self._folder, self._paths):
             text = f"{self._paths.folder} cannot be written: {trouble}; {cause.text}"
-            return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text)
+            return dataclasses.replace(cause, kind=FailureKind.SHARED_FOLDER, text=text)
         if self._job.plan.is_shared and (away := hosts_without(self._job, self._paths)):
             text = f"the shared folder is not there on {fold(away)}; {cause.text}"
-            return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text, host=away[0])
+            return dataclasses.replace(cause, kind=FailureKind.SHARED_FOLDER, text=text, host=away[0])
         return cause
 
     def _not_started(self, why: str) -> Cause:
-        return self._with_shared_folder(Cause(kind=Ending.LAUNCH, text=why))
+        return self._with_shared_folder(Cause(kind=FailureKind.LAUNCH, text=why))
 
     def _note(self, **changes: object) -> None:
         self.record = dataclasses.replace(self.record, **changes)  # type: ignore[arg-type]
@@ -316,12 +320,12 @@ class Attempt:
 def stopped(signals: Signals) -> Cause:
     """Return the cause of a job that ends because its supervisor got a signal, or ends it at a limit."""
     if signals.limit:
-        return Cause(kind=Ending.STOPPED, text=signals.limit)
+        return Cause(kind=FailureKind.STOPPED, text=signals.limit)
     if signals.are_of_jobs_stop:
-        return Cause(kind=Ending.STOPPED, text="")
+        return Cause(kind=FailureKind.STOPPED, text="")
     if signals.are_of_a_shutdown:
-        return Cause(kind=Ending.MASTER, text="its master was shut down")
-    return Cause(kind=Ending.SUPERVISOR, text=launcher().who_sent_sigterm)
+        return Cause(kind=FailureKind.MASTER, text="its master was shut down")
+    return Cause(kind=FailureKind.SUPERVISOR, text=launcher().who_sent_sigterm)
 
 
 def stopped_state(signals: Signals) -> JobState:

@@ -8,11 +8,11 @@ from pathlib import Path
 from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.supervisor.launcher import newest_checkpoint, whole_checkpoints
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 
 ASKED = "asked to save"
 
-_MAY_BE_THE_PROGRAM_S = (Ending.RANK_SIGNAL, Ending.HANG, Ending.PROGRAM, Ending.LAUNCH)
+_MAY_BE_THE_PROGRAM_S = (FailureKind.RANK_SIGNAL, FailureKind.HANG, FailureKind.PROGRAM, FailureKind.LAUNCH)
 
 _RANK = r"^(?:\[\d+,\d+\]<std(?:out|err)>:)?\s*"
 _EARLY = re.compile(_RANK + r"Asked to stop: (?P<did>saved|leaves) after step (?P<step>\d+)", re.MULTILINE)
@@ -35,7 +35,7 @@ def left_early(console: str) -> Cause | None:
     """Return the cause if ranks left in good order before their last step because a signal asked them to, else None."""
     m = _EARLY.search(console)
     return m and Cause(
-        kind=Ending.TOLD,
+        kind=FailureKind.TOLD,
         text="a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': "
         + (f"all saved after step {m['step']} and left" if m["did"] == "saved" else f"they left after step {m['step']}")
         + "; was a host shut down?",
@@ -79,7 +79,7 @@ def kept(paths: JobPaths) -> Kept:
     return Kept(numbers=numbers, stamp=newest_stamp(paths))
 
 
-def shows_progress(before: Kept, now: Kept, what: Ending) -> bool:
+def shows_progress(before: Kept, now: Kept, what: FailureKind) -> bool:
     """Return True if the checkpoints show that an attempt got further than those before it.
 
     A new name or a higher number shows it (`step-400` after `step-300`). A file rewritten under the same name shows it

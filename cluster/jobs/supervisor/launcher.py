@@ -13,7 +13,7 @@ from cluster.jobs.process import is_stopped
 from cluster.jobs.record import ATTEMPT_TAG, FOLDER_TAG, JOB_TAG, Job, JobPaths
 from cluster.jobs.supervisor.no_shared_fs import NotStarted, give_to_hosts
 from cluster.recovery.liveness import Presence
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.options import agent_command, way_to
 from cluster.steady_time import steady_now
 
@@ -121,6 +121,6 @@ def _open_connections(job: Job) -> dict[str, str]:
     if not remote:
         return {}
     cluster = cluster_of_job(job.hosts, job.id)
-    with Reach(cluster) as reach:
+    with Executor(cluster) as reach:
         reach.connect(remote)
     return {"OMPI_MCA_plm_rsh_agent": " ".join(agent_command(way_to(remote[-1], cluster.access)))}

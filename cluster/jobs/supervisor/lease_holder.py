@@ -13,7 +13,7 @@ import time
 from cluster.files import write_json
 from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.process import boot_id, this_process
-from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.record import JobPaths, JobStatus
 from cluster.jobs.record_lease import RENEW_S, check_lease, take_lease
 from cluster.jobs.records import read_attempts
 from cluster.jobs.status import keep_last_words, words_file, write_status
@@ -22,7 +22,7 @@ from cluster.recovery.history import AttemptRecord, History
 from cluster.steady_time import offset_s
 
 
-class Holder:
+class LeaseHolder:
     """Holder of a job's lease, for one attempt after the other. Writes raise Fenced once another process holds it."""
 
     def __init__(self, paths: JobPaths, attempt: int, folder: FolderThread) -> None:
@@ -58,10 +58,10 @@ class Holder:
         with contextlib.suppress(Unanswered):
             self._folder.do(lambda: self._take(before, attempt))
 
-    def write(self, status: Status) -> Status:
+    def write(self, status: JobStatus) -> JobStatus:
         """Write the status to the job's record, or to this machine's own disk if the folder does not answer."""
 
-        def say(attempt: int = self._attempt) -> Status:
+        def say(attempt: int = self._attempt) -> JobStatus:
             self._check(attempt)
             return write_status(self._paths, status)
 

@@ -13,7 +13,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.jobs.cleanup import cluster_of_job
 from cluster.jobs.record import Job, JobPaths
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.onhost import trusted_files
 
 _HERE = Host(rank=-1, address="localhost", slots=1)
@@ -42,7 +42,7 @@ def give_to_hosts(job: Job, paths: JobPaths) -> None:
             folders=() if is_shared else (str(paths.rank_logs(job.attempt)), str(paths.checkpoints)),
         )
         cluster = cluster_of_job((_HERE, *hosts), job.id)
-        with Reach(cluster) as reach:
+        with Executor(cluster) as reach:
             provide(reach, cluster, hosts, wanted)
     except (ClusterError, OSError) as e:
         raise NotStarted(str(e)) from e

@@ -8,14 +8,14 @@ from cluster.errors import ClusterError
 from cluster.folder_thread import FolderThread
 from cluster.hosts import Host
 from cluster.jobs.claim import HostsTaken, give_back
-from cluster.jobs.host_queue import Place
+from cluster.jobs.host_queue import QueuePosition
 from cluster.jobs.record import Job, JobPaths, Turn, read_turn, write_job, write_turn
 from cluster.jobs.supervisor.interruptible_wait import Patience
-from cluster.jobs.supervisor.recovery import Healing, Prepared
+from cluster.jobs.supervisor.recovery import Prepared, Recovery
 from cluster.jobs.supervisor.reporter import Telling
 from cluster.jobs.turns import own_place
-from cluster.recovery.policy import Again
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.policy import Retry
+from cluster.recovery.replacement import Replacement
 
 _LOOK_S = 2.0  # multiplied by the place in the queue, so that many jobs cause little load
 _LONGEST_LOOK_S = 6.0
@@ -29,7 +29,7 @@ class Queueing:
         job: Job,
         paths: JobPaths,
         patience: Patience,
-        replacing: Replacing,
+        replacing: Replacement,
         telling: Telling,
         folder: FolderThread,
     ) -> None:
@@ -53,11 +53,11 @@ class Queueing:
             place, job = self._turn()
             offered = job.planned(spares=_spares_beside(job, place.others))
             telling = self._telling
-            healing = Healing(
+            healing = Recovery(
                 offered, self._paths, self._patience, self._replacing, telling, self._folder, say=telling.waits
             )
             try:
-                prepared = healing.prepare(Again(is_turn=True), job.attempt)
+                prepared = healing.prepare(Retry(is_turn=True), job.attempt)
             except HostsTaken as e:  # taken by a job of another shared folder
                 self._say(f"waits: {e}", self._telling.waits)
                 self._patience.wait_for(functools.partial(self._give_back, job))
@@ -69,7 +69,7 @@ class Queueing:
             write_job(self._paths, chosen)
             return dataclasses.replace(prepared, job=chosen)
 
-    def _turn(self) -> tuple[Place, Job]:
+    def _turn(self) -> tuple[QueuePosition, Job]:
         """Wait for the job's turn. Return its place in the queue, and the job with the hosts taken."""
         while True:
             pause_s = _LOOK_S
@@ -87,10 +87,10 @@ class Queueing:
                 self._say(f"waits: {str(e).splitlines()[0]}")
             self._patience.sleep(min(pause_s, _LONGEST_LOOK_S))
 
-    def _place(self) -> Place | None:
+    def _place(self) -> QueuePosition | None:
         return own_place(self._paths, self._job.ticket, self._elsewhere)
 
-    def _take(self, place: Place) -> Job:
+    def _take(self, place: QueuePosition) -> Job:
         """Note that the hosts of the job's turn are about to be claimed. Return it with them."""
         write_turn(self._paths, Turn(ticket=self._job.ticket, place=place, is_taken=True))
         self.may_have_used = (*self._job.wanted, *self._job.plan.spares)

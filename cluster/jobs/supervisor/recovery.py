@@ -17,10 +17,10 @@ from cluster.jobs.supervisor.admission import next_hosts
 from cluster.jobs.supervisor.interruptible_wait import Patience
 from cluster.jobs.supervisor.reporter import Telling
 from cluster.jobs.supervisor.shared_folder import trouble_here
-from cluster.recovery.placement import Chosen
-from cluster.recovery.policy import RESUME_ON_NEW_HOSTS, Again
-from cluster.recovery.preemption import Departure
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.placement import Placement
+from cluster.recovery.policy import RESUME_ON_NEW_HOSTS, Retry
+from cluster.recovery.preemption import PreemptionNotice
+from cluster.recovery.replacement import Replacement
 
 LONGEST_WAIT_S = 1800.0  # limit on the wait for hosts and the shared folder
 _LOOK_S = 5.0
@@ -45,7 +45,7 @@ class Prepared:
     gate_s: float
 
 
-class Healing:
+class Recovery:
     """Recovery of a job, from an attempt's end to the next mpirun. A stop of the job ends it at once with StopAsked."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Healing:
         job: Job,
         paths: JobPaths,
         patience: Patience,
-        replacing: Replacing,
+        replacing: Replacement,
         telling: Telling,
         folder: FolderThread,
         say: Callable[[str], None] | None = None,
@@ -65,7 +65,7 @@ class Healing:
         self._said = ""
         self.may_have_taken: dict[str, Host] = {h.address: h for h in job.all_hosts}
 
-    def prepare(self, again: Again, attempt: int) -> Prepared:
+    def prepare(self, again: Retry, attempt: int) -> Prepared:
         """Plan the next attempt and claim its hosts, waiting until that is possible.
 
         Raises NotHealed if there cannot be a next attempt. For a job from the queue, raises HostsTaken if another job
@@ -108,8 +108,8 @@ class Healing:
             out, leaving = {}, ()  # a host that has come back may be used again
 
     def _planned(
-        self, again: Again, without: Mapping[str, str], leaving: Sequence[Departure], attempt: int
-    ) -> tuple[Job, Chosen]:
+        self, again: Retry, without: Mapping[str, str], leaving: Sequence[PreemptionNotice], attempt: int
+    ) -> tuple[Job, Placement]:
         """Plan the attempt on the hosts that can be had now. Return it with the placement."""
         job = self._job
         chosen = next_hosts(
@@ -138,7 +138,7 @@ class Healing:
     def _own(self) -> set[str]:
         return {h.address for h in self._job.all_hosts}
 
-    def _claim(self, job: Job, chosen: Chosen) -> Job:
+    def _claim(self, job: Job, chosen: Placement) -> Job:
         """Claim the attempt's hosts, and release the replaced ones that still answer. Return it with its slots.
 
         Raises HostsTaken.
@@ -156,7 +156,7 @@ class Healing:
         write_hostfiles(job, self._paths)
         write_job(self._paths, job)
 
-    def _taken_back(self, again: Again, out: Mapping[str, str]) -> Again:
+    def _taken_back(self, again: Retry, out: Mapping[str, str]) -> Retry:
         """Return the terms without the exclusion of a host: no other host can be had, so it is checked and used."""
         self._say(f"{again.without} {out[again.without]}, but no other host can be had: it is looked at and used")
         return dataclasses.replace(again, suspect=again.without, without="")
@@ -186,7 +186,7 @@ class Healing:
             self._waited_s += seconds
 
 
-def _suspects(job: Job, again: Again) -> set[str]:
+def _suspects(job: Job, again: Retry) -> set[str]:
     """Return the addresses of the hosts to check. After the queue these are all hosts, since none has been checked."""
     if again.is_turn and not job.spec.unchecked:
         return {h.address for h in job.hosts}

@@ -5,14 +5,14 @@ import dataclasses
 from pathlib import Path
 
 from cluster.folder_thread import FolderThread
-from cluster.jobs.record import Job, JobPaths, Status, as_written
+from cluster.jobs.record import Job, JobPaths, JobStatus, as_written
 from cluster.jobs.state import JobState
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 from cluster.jobs.supervisor.results_sender import send_beside
-from cluster.notify import Event, Notifier
+from cluster.notify import Notifier, NotifyEvent
 from cluster.recovery.cause import Cause
 from cluster.recovery.history import AttemptRecord
-from cluster.recovery.preemption import Departure
+from cluster.recovery.preemption import PreemptionNotice
 from cluster.steady_time import steady_now
 
 _WAITS = "; the next attempt waits: "
@@ -21,7 +21,7 @@ _WAITS = "; the next attempt waits: "
 class Telling:
     """Reporter of one job's state. Writes to the record raise Fenced once another process holds the lease."""
 
-    def __init__(self, job: Job, paths: JobPaths, holder: Holder, folder: FolderThread, status: Status) -> None:
+    def __init__(self, job: Job, paths: JobPaths, holder: LeaseHolder, folder: FolderThread, status: JobStatus) -> None:
         self._job, self._paths, self._holder, self._folder = job, paths, holder, folder
         self._notifier = Notifier(job.plan.notify, job.id, paths.folder)
         self._notices: set[object] = set()  # keys of the notices reported so far
@@ -34,7 +34,7 @@ class Telling:
     def runs(self, attempt: int) -> None:
         """Record that an attempt runs."""
         self.status = self._holder.write(
-            Status(
+            JobStatus(
                 state=JobState.RUNNING,
                 attempt=attempt,
                 supervisor=self._holder.process,
@@ -50,7 +50,7 @@ class Telling:
     def starts(self, attempt: int, text: str) -> None:
         """Report that a job from the queue begins."""
         self.say(text)
-        self._notifier.tell(Event.STARTED, text, attempt=attempt)
+        self._notifier.tell(NotifyEvent.STARTED, text, attempt=attempt)
 
     def is_supervised(self) -> None:
         """Record that this process has taken over the job. Its state stays the same."""
@@ -65,7 +65,7 @@ class Telling:
         """Record that the ranks were asked to save and leave."""
         self._holder.write(dataclasses.replace(self.status, state=JobState.STOPPING))
 
-    def ended(self, state: JobState, cause: Cause, left: tuple[str, ...], exit_code: int | None = None) -> Status:
+    def ended(self, state: JobState, cause: Cause, left: tuple[str, ...], exit_code: int | None = None) -> JobStatus:
         """Record the end of an attempt, and of the job unless it will be retried."""
         status = dataclasses.replace(
             self.status,
@@ -88,7 +88,7 @@ class Telling:
         at_step = f" at step {record.step}" if record.step is not None else ""
         text = f"attempt {record.number} ended{at_step}: {cause.text}; the next one is prepared"
         self.say(text)
-        self._notifier.tell(Event.FAILED, text, attempt=record.number, host=cause.host)
+        self._notifier.tell(NotifyEvent.FAILED, text, attempt=record.number, host=cause.host)
         send_beside(self._job, self._paths)
 
     def waits_to_heal(self, text: str) -> None:
@@ -100,22 +100,22 @@ class Telling:
     def healed(self, record: AttemptRecord) -> None:
         """Report that the next attempt has made its first step."""
         text = f"attempt {record.number} trains, from step {record.first_step} on"
-        self._notifier.tell(Event.HEALED, text, attempt=record.number)
+        self._notifier.tell(NotifyEvent.HEALED, text, attempt=record.number)
 
-    def is_over(self, status: Status, cause: Cause) -> None:
+    def is_over(self, status: JobStatus, cause: Cause) -> None:
         """Report that the job has ended."""
         text = f"{status.state}: {cause.text}".rstrip(": ")
-        self._notifier.tell(Event.ENDED, text, attempt=status.attempt, host=cause.host)
+        self._notifier.tell(NotifyEvent.ENDED, text, attempt=status.attempt, host=cause.host)
         send_beside(self._job, self._paths)
 
-    def notice(self, notice: Departure) -> None:
+    def notice(self, notice: PreemptionNotice) -> None:
         """Report a host's preemption notice. Each notice is reported once."""
         if notice.key in self._notices:
             return
         self._notices.add(notice.key)
         text = f"host {notice.host} says: {notice.text}"
         self.say(text)
-        self._notifier.tell(Event.NOTICE, text, attempt=self.status.attempt, host=notice.host)
+        self._notifier.tell(NotifyEvent.NOTICE, text, attempt=self.status.attempt, host=notice.host)
 
     def say(self, text: str) -> None:
         """Print a line to the console."""

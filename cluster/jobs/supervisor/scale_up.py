@@ -7,7 +7,7 @@ from cluster.errors import ClusterError
 from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.supervisor.admission import could_be_had
 from cluster.jobs.supervisor.launcher import newest_checkpoint
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.replacement import Replacement
 from cluster.steady_time import steady_now
 
 _LOOK_S = 30.0
@@ -17,7 +17,7 @@ _WOULD_LOSE = "more of its hosts can be had again; it has no checkpoint and woul
 class Growing:
     """Thread that looks for more hosts from `start` to `close`. It does not run if the attempt has all hosts."""
 
-    def __init__(self, job: Job, paths: JobPaths, replacing: Replacing, say: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, paths: JobPaths, replacing: Replacement, say: Callable[[str], None]) -> None:
         """say: prints a line to the job's console."""
         self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
         self._has_said = False

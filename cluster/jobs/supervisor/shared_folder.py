@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.folder_thread import FolderThread, Unanswered
 from cluster.jobs.cleanup import cluster_of_job
 from cluster.jobs.record import Job, JobPaths
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
 from cluster.ssh.noise_filter import marked, said
 
@@ -46,6 +46,6 @@ def hosts_without(job: Job, paths: JobPaths) -> tuple[str, ...]:
     if not hosts:
         return ()
     command = marked(f"test -e {shlex.quote(str(paths.public))} && echo seen || echo not seen")
-    with Reach(cluster_of_job(hosts, job.id)) as reach:
+    with Executor(cluster_of_job(hosts, job.id)) as reach:
         results = reach.run(hosts, command, limits=Limits(connect_s=5, total_s=_ANSWER_S))
     return tuple(h.address for h, r in results.items() if (said(r) or "").strip() == "not seen")

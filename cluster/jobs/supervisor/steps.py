@@ -25,7 +25,7 @@ class Beats(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepCount:
     """Number of steps done, and when, in seconds since 1970."""
 
     number: int
@@ -39,16 +39,16 @@ class Steps:
         """metrics: reads the last metrics records. An OSError from it means that they cannot be read now."""
         self._metrics, self._since, self._beats = metrics, since, beats
         self._looked = 0.0
-        self.first: Step | None = None
-        self.last: Step | None = None
+        self.first: StepCount | None = None
+        self.last: StepCount | None = None
 
     def look(self) -> None:
         """Update the steps from the heartbeats. Without heartbeats, read the metrics every 2 s."""
         done, first, first_at = self._beats.step(), self._beats.first_step(), self._beats.first_step_at()
         if done is not None:
             if done and first and first_at is not None and (self.last is None or done != self.last.number):
-                self.last = Step(number=done, at=steady_now())
-                self.first = self.first or Step(number=first, at=min(first_at, self.last.at))
+                self.last = StepCount(number=done, at=steady_now())
+                self.first = self.first or StepCount(number=first, at=min(first_at, self.last.at))
         elif time.monotonic() - self._looked > _LOOK_S:
             self.read()
 
@@ -63,7 +63,7 @@ class Steps:
             if row.get("kind") != "train" or not isinstance(step, int) or not isinstance(at, float | int):
                 continue
             if (when := self._steady(float(at))) >= self._since:
-                one = Step(number=step + 1, at=when)
+                one = StepCount(number=step + 1, at=when)
                 self.first = self.first or one
                 if not self.last or one.number > self.last.number:
                     self.last = one

@@ -15,7 +15,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.jobs.cleanup import sweep
 from cluster.jobs.lock import locked
-from cluster.jobs.record import Job, JobPaths, Status, read_job
+from cluster.jobs.record import Job, JobPaths, JobStatus, read_job
 from cluster.jobs.record_lease import Fenced
 from cluster.jobs.records import read_attempts
 from cluster.jobs.state import JobState
@@ -24,18 +24,18 @@ from cluster.jobs.supervisor.admission import remember_end
 from cluster.jobs.supervisor.attempt import Attempt, Outcome, stopped, stopped_state
 from cluster.jobs.supervisor.exit_state import newest_stamp
 from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
-from cluster.jobs.supervisor.lease_holder import Holder
+from cluster.jobs.supervisor.lease_holder import LeaseHolder
 from cluster.jobs.supervisor.queueing import Queueing
-from cluster.jobs.supervisor.recovery import Healing, NotHealed, Prepared
+from cluster.jobs.supervisor.recovery import NotHealed, Prepared, Recovery
 from cluster.jobs.supervisor.reporter import Telling
 from cluster.jobs.supervisor.scale_up import Growing
 from cluster.jobs.supervisor.signals import Signals
 from cluster.recovery.cause import Cause
-from cluster.recovery.failure_kinds import Ending
+from cluster.recovery.failure_kinds import FailureKind
 from cluster.recovery.history import AttemptRecord
 from cluster.recovery.liveness import silent_hosts
-from cluster.recovery.policy import Again, End, Terms, decide, futile_attempts
-from cluster.recovery.replacement import Replacing
+from cluster.recovery.policy import GiveUp, RecoveryTerms, Retry, decide, futile_attempts
+from cluster.recovery.replacement import Replacement
 from cluster.steady_time import steady_now
 from cluster.terminal import counted
 
@@ -45,7 +45,7 @@ _KEPT_EVERY_S = 10.0  # how often a running attempt's progress is recorded
 _LOCK_S = 300.0  # wait for the submission that started this process to finish
 
 
-def supervise(paths: JobPaths, attempt: int) -> Status | None:
+def supervise(paths: JobPaths, attempt: int) -> JobStatus | None:
     """Run the announced attempt and those that follow from it. Record how the job ended and return its state.
 
     For a lost job, the attempt is the last one, and only what follows from its end is done. Returns None if the attempt
@@ -67,10 +67,10 @@ class _Supervisor:
         self.paths, self.first, self.since = paths, attempt, attempt
         self.signals = Signals()
         self.folder = folder
-        self.holder = Holder(paths, attempt, folder)
+        self.holder = LeaseHolder(paths, attempt, folder)
         self.patience = Patience(self.signals, self._keep_up)
 
-    def see_through(self) -> Status | None:
+    def see_through(self) -> JobStatus | None:
         """Run the job from this supervisor's first write to its last.
 
         Return None if it may not begin or lost its lease.
@@ -78,14 +78,14 @@ class _Supervisor:
         try:
             if not self._began():
                 return None
-            self.replacing = Replacing(self.job.plan.stack, self.holder.say)
+            self.replacing = Replacement(self.job.plan.stack, self.holder.say)
             try:
                 return self._attempt_after_attempt()
             except Fenced:
                 raise
             except Exception as e:
                 text = f"the supervisor failed: {type(e).__name__}: {e}"
-                self._finish(Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.SUPERVISOR, text=text)))
+                self._finish(Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.SUPERVISOR, text=text)))
                 raise
             finally:
                 self.replacing.close()
@@ -113,7 +113,7 @@ class _Supervisor:
                 self._turn_to(self.job, _begin(self.job))
         return True
 
-    def _take_up(self, announced: Status) -> None:
+    def _take_up(self, announced: JobStatus) -> None:
         """Take over a job whose supervisor ended with the master.
 
         Close the record of its last attempt if it is open.
@@ -123,7 +123,7 @@ class _Supervisor:
         if not self.record.is_over:
             self.record = dataclasses.replace(
                 self.record,
-                what=Ending.MASTER,
+                what=FailureKind.MASTER,
                 text=_MASTER_AWAY,
                 ended=datetime.datetime.fromisoformat(announced.ended).timestamp(),
                 noticed=steady_now(),
@@ -150,7 +150,7 @@ class _Supervisor:
         self.holder.keep(self.record)
         self.telling.runs(job.attempt)
 
-    def _from_the_queue(self) -> Status | None:
+    def _from_the_queue(self) -> JobStatus | None:
         """Wait for the job's turn and make its attempt the current one.
 
         Return the final state if there is none, else None.
@@ -172,7 +172,7 @@ class _Supervisor:
         self.telling.starts(self.record.number, f"out of the queue: {_described(prepared)}")
         return None
 
-    def _attempt_after_attempt(self) -> Status:
+    def _attempt_after_attempt(self) -> JobStatus:
         if self.telling.status.state is JobState.QUEUED and (ended := self._from_the_queue()):
             return ended
         outcome = _left_by(self.record) if self.telling.status.state is JobState.HEALING else self._attempted()
@@ -180,9 +180,9 @@ class _Supervisor:
             self.holder.keep(self.record)
             then = decide(self.holder.attempts, self._terms(), steady_now(), since=self.since)
             goes_down = self._goes_down(outcome.cause)
-            left = self._cleared(outcome.cause, keeps_hosts=goes_down or isinstance(then, Again))
-            if isinstance(then, End) or goes_down:
-                return self._finish(outcome, left, then.why if isinstance(then, End) else "")
+            left = self._cleared(outcome.cause, keeps_hosts=goes_down or isinstance(then, Retry))
+            if isinstance(then, GiveUp) or goes_down:
+                return self._finish(outcome, left, then.why if isinstance(then, GiveUp) else "")
             try:
                 self._healed(outcome.cause, left, then)
             except NotHealed as e:
@@ -293,10 +293,10 @@ class _Supervisor:
             return self.record.number
         return None
 
-    def _healed(self, cause: Cause, left: tuple[str, ...], again: Again) -> None:
+    def _healed(self, cause: Cause, left: tuple[str, ...], again: Retry) -> None:
         """Prepare the next attempt and make it the current one. Raises NotHealed, StopAsked."""
         self.telling.heals(cause, left, self.record)
-        healing = Healing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
+        healing = Recovery(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
         try:
             prepared = healing.prepare(again, self.record.number + 1)
         finally:
@@ -312,7 +312,7 @@ class _Supervisor:
         self._turn_to(prepared.job, record)
         self.telling.say(f"attempt {record.number}, {steady_now() - ended:.0f} s later: {_described(prepared)}")
 
-    def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> Status:
+    def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> JobStatus:
         """Clean up and record how the job ended. why: the reason that it is not tried again."""
         cause = outcome.cause
         left = self._cleared(cause) if left is None else left
@@ -327,15 +327,15 @@ class _Supervisor:
 
     def _goes_down(self, cause: Cause) -> bool:
         """Return True if the master is being shut down and the job will be resumed when it is back."""
-        return self.job.spec.heal and cause.kind is Ending.MASTER and self.signals.are_of_a_shutdown
+        return self.job.spec.heal and cause.kind is FailureKind.MASTER and self.signals.are_of_a_shutdown
 
     def _say_stopping(self) -> None:
         if self.job.spec.heal and self.signals.are_of_a_shutdown:
             return  # a job found in state STOPPING would not be resumed
         self.telling.stops()
 
-    def _terms(self) -> Terms:
-        return Terms(heal=self.job.spec.heal, attempts_per_hour=self.job.spec.attempts_per_hour)
+    def _terms(self) -> RecoveryTerms:
+        return RecoveryTerms(heal=self.job.spec.heal, attempts_per_hour=self.job.spec.attempts_per_hour)
 
 
 def _begin(job: Job) -> AttemptRecord:
@@ -358,7 +358,7 @@ def _never_begun(signals: Signals, why: NotHealed | StopAsked) -> Outcome:
     """Return the outcome of a job whose first attempt never started."""
     if isinstance(why, NotHealed):
         text = f"its turn in the queue had come, but {why}"
-        return Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.LAUNCH, text=text))
+        return Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.LAUNCH, text=text))
     cause = stopped(signals)
     text = "; ".join(filter(None, (cause.text, "stopped while it waited in the queue")))
     return Outcome(state=JobState.STOPPED, cause=dataclasses.replace(cause, text=text))

@@ -18,7 +18,7 @@ _INSTALL_S, _MOUNT_S = 300, 60
 _SBIN = ("/usr/sbin", "/sbin")
 
 
-class Failed(Exception):
+class NfsError(Exception):
     """The folder cannot be served or mounted; the text is the reason."""
 
 
@@ -55,8 +55,8 @@ def mount(folder: str, server: str) -> str:
     options = "nfsvers=4.2,hard,timeo=600,retrans=2"
     try:
         _said("mount", "-t", "nfs4", "-o", options, source, folder, timeout_s=_MOUNT_S)
-    except Failed as e:
-        raise Failed(f"{e}; do the hosts' firewalls (security groups) let them reach {server}:2049?") from None
+    except NfsError as e:
+        raise NfsError(f"{e}; do the hosts' firewalls (security groups) let them reach {server}:2049?") from None
     row = f"{source} {folder} nfs4 {options},_netdev,nofail 0 0"
     table = read("/etc/fstab")
     if row not in table.splitlines():
@@ -74,10 +74,10 @@ def looked_at(folder: str, server: str) -> str:
     if there and there[0] == f"{server}:{folder}":
         return there[0]
     if there:
-        raise Failed(f"{there[0]} is mounted on {folder}: unmount it, or choose another folder with --shared")
+        raise NfsError(f"{there[0]} is mounted on {folder}: unmount it, or choose another folder with --shared")
     _may_be_given(folder)
     if os.path.isdir(folder) and os.listdir(folder):
-        raise Failed(f"{folder} holds files of this host: move them away, or choose another folder with --shared")
+        raise NfsError(f"{folder} holds files of this host: move them away, or choose another folder with --shared")
     return ""
 
 
@@ -94,13 +94,13 @@ def main(verb: str, *arguments: object) -> None:
     try:
         done = {"look": looked_at, "serve": serve, "mount": mount, "folders": folders}[verb](*arguments)  # type: ignore[operator]
         say({"done": done, "failed": ""})
-    except (Failed, OSError, KeyError) as e:
+    except (NfsError, OSError, KeyError) as e:
         say({"done": "", "failed": str(e)})
 
 
 def _may_be_given(folder: str) -> None:
     if why := why_not(folder):
-        raise Failed(why)
+        raise NfsError(why)
 
 
 def _is_empty(folder: str) -> bool:
@@ -117,11 +117,11 @@ def _needs(program: str) -> None:
     elif shutil.which("dnf"):
         words, package = ["dnf", "install", "-y", amazon], amazon
     else:
-        raise Failed(f"{program} is missing: install it")
+        raise NfsError(f"{program} is missing: install it")
     try:
         _said(*words, timeout_s=_INSTALL_S)
-    except Failed as e:
-        raise Failed(f"{program} is missing and {package} cannot be installed: {e}") from None
+    except NfsError as e:
+        raise NfsError(f"{program} is missing and {package} cannot be installed: {e}") from None
 
 
 def _said(*words: str, timeout_s: float) -> str:
@@ -132,11 +132,11 @@ def _said(*words: str, timeout_s: float) -> str:
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"{words[0]} did not end within {timeout_s:g} s") from None
+        raise NfsError(f"{words[0]} did not end within {timeout_s:g} s") from None
     except OSError as e:
-        raise Failed(f"{words[0]}: {e.strerror}") from None
+        raise NfsError(f"{words[0]}: {e.strerror}") from None
     if done.returncode:
-        raise Failed(
+        raise NfsError(
             f"{words[0]}: {telling_line(done.stderr) or telling_line(done.stdout) or f'exited {done.returncode}'}"
         )
     return done.stdout

@@ -32,7 +32,7 @@ HEALTH_S = 1800.0  # a run of 'inv health', which has no record, takes less
 ATTENDED_S = 45.0  # a page counts as viewed for this time after the last touch (cluster/tunnels/service.py)
 
 
-class Request(NamedTuple):
+class LeftoversArguments(NamedTuple):
     """Arguments of this program."""
 
     going: list[str]  # active jobs, as this cluster's master knows them
@@ -44,7 +44,7 @@ class Request(NamedTuple):
     segments: list[list[Any]] | None = None  # path and inode of each segment to remove
 
 
-class Process(NamedTuple):
+class ProcEntry(NamedTuple):
     """Process as /proc describes it."""
 
     pid: int
@@ -69,11 +69,11 @@ class Process(NamedTuple):
         return self.pid, self.started
 
 
-def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[str, Any]]:
+def look(asked: LeftoversArguments, table: dict[int, ProcEntry] | None = None) -> list[dict[str, Any]]:
     """Return every process here that belongs to a training, each with its user, its job and its fate."""
     table = processes() if table is None else table
     gpu = _gpu_megabytes()
-    own, records = _own_chain(table), Records(asked)
+    own, records = _own_chain(table), JobStates(asked)
     return [
         {
             "pid": one.pid,
@@ -92,7 +92,7 @@ def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[s
     ]
 
 
-def fate(one: Process, asked: Request, records: Records) -> str:
+def fate(one: ProcEntry, asked: LeftoversArguments, records: JobStates) -> str:
     """Return `end`, or why the process is not to be ended."""
     if one.uid != os.getuid():
         return "another user's"
@@ -112,14 +112,14 @@ def fate(one: Process, asked: Request, records: Records) -> str:
     return "end" if asked.all_mine else "no job's"
 
 
-class Records:
+class JobStates:
     """States of jobs: as the master reported or, if it does not know them, by their own record."""
 
-    def __init__(self, asked: Request) -> None:
+    def __init__(self, asked: LeftoversArguments) -> None:
         self._asked = asked
         self._read: dict[str, str] = {}  # folder -> state
 
-    def state(self, one: Process) -> str:
+    def state(self, one: ProcEntry) -> str:
         """Return `over`, `going`, `lost`, `unknown`, or `brief` for a run without a record that ends by itself."""
         if one.job in self._asked.going:
             return "going"
@@ -135,13 +135,13 @@ class Records:
         return self._read[one.folder]
 
 
-def processes() -> dict[int, Process]:
+def processes() -> dict[int, ProcEntry]:
     """Return all processes of this host but the kernel's, each with its job."""
     table = {pid: one for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (one := _process(pid))}
     return {pid: _with_job(one, table) for pid, one in table.items()}
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int) -> ProcEntry | None:
     """Return one process; None if it is gone or the kernel's own."""
     try:
         head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
@@ -154,7 +154,7 @@ def _process(pid: int) -> Process | None:
     name = head.partition(b"(")[2].decode(errors="replace")
     pairs = (v.partition(b"=") for v in _read_or_nothing(f"/proc/{pid}/environ").split(b"\0"))
     variables = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
-    return Process(
+    return ProcEntry(
         pid=pid,
         ppid=int(fields[1]),
         session=int(fields[3]),
@@ -182,7 +182,7 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _with_job(one: Process, table: dict[int, Process]) -> Process:
+def _with_job(one: ProcEntry, table: dict[int, ProcEntry]) -> ProcEntry:
     """Return the process with the job of its session's leader or a parent, if it has no tag of its own.
 
     This holds for a zombie, too. An orphan without a terminal whose session's leader is gone belongs to the job in
@@ -206,7 +206,7 @@ def _with_job(one: Process, table: dict[int, Process]) -> Process:
     return one
 
 
-def _own_chain(table: dict[int, Process]) -> set[int]:
+def _own_chain(table: dict[int, ProcEntry]) -> set[int]:
     """Return this process, its ancestors, and everything of the same run, which must not be ended."""
     run, pid, chain = os.environ.get("DLAMI_RUN", ""), os.getpid(), set()
     while pid in table and pid not in chain:
@@ -273,13 +273,13 @@ def _used_inodes(doomed: set[int]) -> set[int]:
     return used
 
 
-def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
+def end(asked: LeftoversArguments) -> tuple[list[dict[str, Any]], list[str]]:
     """End the requested processes by SIGTERM and, after the grace time, by SIGKILL; check until none is left.
 
     Processes that they start meanwhile are ended, too, and nothing else is. Returns what is still there, with those
     that may not be ended any more and why, and the segments that were removed.
     """
-    shown = Shown({(int(pid), int(started)) for pid, started in asked.end or ()})
+    shown = ShownProcesses({(int(pid), int(started)) for pid, started in asked.end or ()})
     deadline, step = time.monotonic() + asked.grace_s, signal.SIGTERM
     sent: set[tuple[int, int]] = set()
     while left := [p for p in shown.still_there(asked) if p["fate"] == "end" and p["state"] != "Z"]:
@@ -296,7 +296,7 @@ def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
     return shown.still_there(asked), _remove(asked)
 
 
-class Shown:
+class ShownProcesses:
     """Processes that were shown and their descendants, recognized even after their parent or its tag is gone."""
 
     def __init__(self, identities: set[tuple[int, int]]) -> None:
@@ -305,7 +305,7 @@ class Shown:
         self._tags: dict[tuple[int, int], tuple[str, str]] = {}
         self._sessions: set[tuple[int, str]] = set()
 
-    def still_there(self, asked: Request) -> list[dict[str, Any]]:
+    def still_there(self, asked: LeftoversArguments) -> list[dict[str, Any]]:
         """Return those that still exist, each with its current fate.
 
         Of their descendants, only those that may be ended are returned.
@@ -319,7 +319,7 @@ class Shown:
         found = [(p, (p["pid"], p["started"])) for p in look(asked, table)]
         return [p for p, it in found if it in self._asked or (it in self._identities and p["fate"] == "end")]
 
-    def _with_tag(self, one: Process) -> Process:
+    def _with_tag(self, one: ProcEntry) -> ProcEntry:
         """Return the process with the job that it had while its session's leader or parent was alive.
 
         Zombies get none.
@@ -327,20 +327,20 @@ class Shown:
         job, folder = self._tags.get(one.identity, ("", ""))
         return one._replace(job=job, folder=folder) if job and not one.job and one.state != "Z" else one
 
-    def _is_new(self, one: Process, table: dict[int, Process]) -> bool:
+    def _is_new(self, one: ProcEntry, table: dict[int, ProcEntry]) -> bool:
         if one.identity in self._identities:
             return False
         parent = table.get(one.ppid)
         return bool(parent and parent.identity in self._identities) or (one.session, one.job) in self._sessions
 
-    def _note(self, ours: Iterable[Process]) -> None:
+    def _note(self, ours: Iterable[ProcEntry]) -> None:
         for one in ours:
             self._identities.add(one.identity)
             if one.job:
                 self._tags[one.identity] = one.job, one.folder
 
 
-def _remove(asked: Request) -> list[str]:
+def _remove(asked: LeftoversArguments) -> list[str]:
     wanted, removed = {(path, inode) for path, inode in asked.segments or ()}, []
     for segment in segments(set()) if wanted else ():
         if (segment["path"], segment["inode"]) in wanted:
@@ -385,8 +385,8 @@ def main(asked: dict[str, Any], address: str) -> None:
     """Send what is here; if processes or segments are to go, end them and send what is left."""
     to_go = asked.pop("to_go", None)
     if to_go is not None:
-        left, removed = end(Request(**asked, **to_go[address]))
+        left, removed = end(LeftoversArguments(**asked, **to_go[address]))
         say({"left": left, "removed": removed})
         return
-    found = look(Request(**asked))
+    found = look(LeftoversArguments(**asked))
     say({"processes": found, "segments": segments({p["pid"] for p in found if p["fate"] == "end"})})

@@ -26,7 +26,7 @@ _MODULES = "DLAMI_PYTHONPATH"
 _JOINED = f'export PYTHONPATH="${_MODULES}${{PYTHONPATH:+:$PYTHONPATH}}"; unset {_MODULES}; exec "$0" "$@"'
 
 
-class Rank(NamedTuple):
+class RankFacts(NamedTuple):
     """Facts about host and rank that the engine's command line depends on."""
 
     engine: str
@@ -40,7 +40,7 @@ class Rank(NamedTuple):
     cores: Sequence[int] = ()  # that its job has of a shared host; () for all
 
 
-def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def words(rank: RankFacts, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Return the engine's command line for a rank."""
     if _MODULES in environment:
         command = ["sh", "-c", _JOINED, *command]
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     if not home:
         os.environ.pop("HOME", None)
     folders = [*options[1::2], os.getcwd(), *home, "/tmp"]
-    rank = Rank(
+    rank = RankFacts(
         engine=engine,
         image=image,
         folders=[f for f in dict.fromkeys(folders) if os.path.isdir(f)],

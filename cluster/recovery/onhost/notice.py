@@ -140,7 +140,7 @@ def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
-class Watch:
+class NoticePoller:
     """Poller of the metadata service that keeps the most urgent notice in the file."""
 
     def __init__(self, metadata: Metadata, file: str = FILE) -> None:
@@ -192,7 +192,7 @@ class Watch:
 
 def serve() -> None:
     """Poll for ever."""
-    watch = Watch(Metadata())
+    watch = NoticePoller(Metadata())
     while True:
         time.sleep(watch.look())
 

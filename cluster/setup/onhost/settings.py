@@ -22,7 +22,7 @@ _LIMIT_S = 30.0
 _SBIN = ("/usr/sbin", "/sbin")  # often on root's PATH alone
 
 
-class Failed(RuntimeError):
+class CommandFailed(RuntimeError):
     """Error: a command failed. What it printed before is `printed`."""
 
     def __init__(self, why: str, printed: str = "") -> None:
@@ -54,7 +54,7 @@ def _gpus() -> tuple[list[dict[str, str]], str]:
     printed, why = "", ""
     try:
         printed = _said(["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"])
-    except Failed as e:
+    except CommandFailed as e:
         printed, why = e.printed, str(e)
     rows = [row for row in csv.reader(printed.splitlines(), skipinitialspace=True) if len(row) == len(GPU_FIELDS)]
     count = devices()["gpus"]
@@ -96,8 +96,8 @@ def _said(words: list[str]) -> str:
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
+        raise CommandFailed(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
     if done.returncode:
         why = telling_line(done.stderr) or telling_line(done.stdout) or f"exited {done.returncode}"
-        raise Failed(f"{words[0]}: {why}", done.stdout)
+        raise CommandFailed(f"{words[0]}: {why}", done.stdout)
     return done.stdout

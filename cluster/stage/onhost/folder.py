@@ -11,7 +11,7 @@ from typing import BinaryIO
 from cluster.ssh.onhost.partial_file import open_part, part_of
 
 
-class Folder:
+class DestinationFolder:
     """Destination folder on this host."""
 
     def __init__(self, top: str) -> None:

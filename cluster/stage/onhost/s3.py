@@ -21,7 +21,7 @@ from cluster.stage.onhost.archive import unpack
 from cluster.stage.onhost.client import client_of, sentence
 from cluster.stage.onhost.etag import etag_of, is_checksum
 from cluster.stage.onhost.files import files_below, finished
-from cluster.stage.onhost.folder import Folder
+from cluster.stage.onhost.folder import DestinationFolder
 from cluster.stage.onhost.keys import Prefix, digest_of, places, suffix_of
 from cluster.stage.onhost.stall_watchdog import Silence
 
@@ -32,7 +32,7 @@ _TIME = "dlami-mtime-ns"  # metadata key for the mtime of the file that an objec
 _CLEAN_S = 2.0  # limit for removing partial files, because the disk itself may hang
 
 
-class Item(NamedTuple):
+class S3Object(NamedTuple):
     """Object in S3 and its path below the folder."""
 
     key: str
@@ -46,7 +46,7 @@ class Staging:
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._asked, self._bucket = asked, asked["bucket"]
-        self._folder = Folder(asked["folder"])
+        self._folder = DestinationFolder(asked["folder"])
         self._s3, self._config = client_of(asked["endpoint"])
         self._lock = threading.Lock()
         self._done = self._total = self._files = self._skipped = 0
@@ -74,7 +74,7 @@ class Staging:
         refused = dict(list(self._refused.items())[part::parts])
         failed: dict[str, str] = {}
 
-        def move(item: Item) -> None:
+        def move(item: S3Object) -> None:
             try:
                 self._still_wanted()
                 self._move(item)
@@ -95,7 +95,7 @@ class Staging:
             "seconds": time.monotonic() - began,
         }
 
-    def _move(self, item: Item) -> None:
+    def _move(self, item: S3Object) -> None:
         upload = self._asked["upload"]
         is_tar = self._asked["untar"] and suffix_of(item.key) != ""
         if upload:
@@ -119,7 +119,7 @@ class Staging:
         with self._lock:
             self._files += 1
 
-    def _objects(self) -> list[Item]:
+    def _objects(self) -> list[S3Object]:
         """Return the requested objects that can be files here. Raises LookupError if there is none."""
         prefix = Prefix.of(self._asked["prefix"])
         listed = self._listed(prefix.listed)
@@ -128,7 +128,7 @@ class Staging:
         if not listed:
             raise LookupError(self._nothing_there())
         found, self._refused = places(listed, prefix.above, untar=self._asked["untar"])
-        return [Item(key, below, *listed[key]) for key, below in found.items()]
+        return [S3Object(key, below, *listed[key]) for key, below in found.items()]
 
     def _listed(self, prefix: str) -> dict[str, tuple[int, float]]:
         """Return size and time of all keys with this prefix that are not folders."""
@@ -151,16 +151,16 @@ class Staging:
         beside = f"; s3://{self._bucket}/{above} has {there}" if there else ""
         return f"no object is called s3://{self._bucket}/{prefix}{beside}"
 
-    def _files_here(self) -> list[Item]:
+    def _files_here(self) -> list[S3Object]:
         top, prefix = self._folder.top, self._asked["prefix"].strip("/")
         above = f"{prefix}/" if prefix else ""
         with self._silence.asking_disk(top):
             if not os.path.isdir(top):
                 raise LookupError(f"{top}: there is no such folder")
             files = finished(files_below(top, self._silence.heard))
-        return [Item(above + below, below, size) for below, size in files.items()]
+        return [S3Object(above + below, below, size) for below, size in files.items()]
 
-    def _download(self, item: Item) -> None:
+    def _download(self, item: S3Object) -> None:
         def fill(file: BinaryIO) -> None:
             self._s3.download_fileobj(self._bucket, item.key, file, Config=self._config, Callback=self._moved)
             file.flush()
@@ -168,7 +168,7 @@ class Staging:
 
         self._folder.write(item.below, item.modified, fill)
 
-    def _untar(self, item: Item) -> None:
+    def _untar(self, item: S3Object) -> None:
         """Unpack a tar into a folder of its name, atomically."""
 
         def fill(folder: str) -> None:
@@ -181,7 +181,7 @@ class Staging:
 
         self._folder.write_folder(item.below, item.modified, fill)
 
-    def _upload(self, item: Item) -> None:
+    def _upload(self, item: S3Object) -> None:
         path = self._folder.path_of(item.below)
         before = self._sent[path] = os.stat(path)
         own = {"Metadata": {_TIME: str(before.st_mtime_ns)}}
@@ -193,7 +193,7 @@ class Staging:
         if size != item.size or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise OSError(f"{size} bytes are there of {after.st_size}: it changed while it was sent; stage it again")
 
-    def _is_in_s3(self, item: Item) -> bool:
+    def _is_in_s3(self, item: S3Object) -> bool:
         """Return True if the object equals the file.
 
         It compares checksums. If S3 has none that can be computed, it compares the file's mtime with the one stored on
@@ -208,7 +208,7 @@ class Staging:
                 return head["Metadata"].get(_TIME) == time_ns if is_same is None else is_same
         return False
 
-    def _check(self, item: Item, file: BinaryIO) -> None:
+    def _check(self, item: S3Object, file: BinaryIO) -> None:
         """Raise OSError unless size, time, and checksum of what arrived match the object in S3.
 
         The checksum counts only if S3 has one that can be computed.
@@ -220,7 +220,7 @@ class Staging:
         if size != head["ContentLength"] or self._is_same(item, head, file) is False:
             raise OSError(f"what arrived is not what is there ({size} bytes, ETag {head['ETag']})")
 
-    def _is_same(self, item: Item, head: dict[str, Any], file: BinaryIO) -> bool | None:
+    def _is_same(self, item: S3Object, head: dict[str, Any], file: BinaryIO) -> bool | None:
         """Return True if the checksums match, None if S3 has none that can be computed here."""
         if not is_checksum(head):
             return None
@@ -232,7 +232,7 @@ class Staging:
                 return None  # the service does not report the part size
         return etag_of(file, part, self._silence.heard) == etag
 
-    def _while_moving(self, item: Item, move: Callable[[], None]) -> None:
+    def _while_moving(self, item: S3Object, move: Callable[[], None]) -> None:
         """Run `move` while its partial file is registered, so that it is removed if this process is ended."""
         part = part_of(self._folder.path_of(item.below))
         self._moving.add(part)

@@ -17,7 +17,7 @@ from cluster.hang_detection.onhost.ranks import all_beats
 from cluster.ssh.onhost.frame import say
 from cluster.top.onhost.counters import counters
 from cluster.top.onhost.gpus import Gpus
-from cluster.top.onhost.jobs import Jobs
+from cluster.top.onhost.jobs import ActiveJobs
 from cluster.top.onhost.ping import Ping
 
 _LONELY_S = 60  # without a query; then the client is gone, even if the connection does not show it
@@ -28,7 +28,7 @@ def main(shared: str, others: list[str]) -> None:
 
     others: addresses of a few other hosts.
     """
-    gpus, jobs, ping = Gpus(), Jobs(shared), Ping(others)
+    gpus, jobs, ping = Gpus(), ActiveJobs(shared), Ping(others)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         while True:

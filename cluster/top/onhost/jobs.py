@@ -20,7 +20,7 @@ _FROM_JOB = ("id", "np", "steps")
 _FROM_STATE = ("state", "attempt", "started", "cause")
 
 
-class Jobs:
+class ActiveJobs:
     """Cache of the active jobs, read by a thread after the first query, so that a hung file server delays no answer."""
 
     def __init__(self, shared: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.common.checkpoints.checkpoint import Folder
-from trainer.common.checkpoints.checkpoint_interval import Pace
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
+from trainer.common.checkpoints.checkpoint_interval import CheckpointInterval
 from trainer.common.checkpoints.facts import Facts
 from trainer.common.files.errors import WRITER, CommonError
 
@@ -39,10 +39,17 @@ class Saver:
     """
 
     def __init__(
-        self, folder: Folder, *, keep: int, seconds: float | None, cores: int, rate: str, found: Facts | None = None
+        self,
+        folder: CheckpointFolder,
+        *,
+        keep: int,
+        seconds: float | None,
+        cores: int,
+        rate: str,
+        found: Facts | None = None,
     ) -> None:
         self.folder, self._keep, self._cores, self._rate = folder, keep, cores, rate
-        self.pace = Pace(seconds)
+        self.pace = CheckpointInterval(seconds)
         self.written = found  # the last that is complete on disk
         self.step = found.step if found else None  # of the last checkpoint started
         self._thread: threading.Thread | None = None

@@ -33,7 +33,7 @@ _ARRAYS_FILE = re.compile(r"step-[0-9]{8,18}\.npz")
 
 
 @dataclass(frozen=True)
-class Folder:
+class CheckpointFolder:
     """Folder of one job's checkpoints."""
 
     path: Path

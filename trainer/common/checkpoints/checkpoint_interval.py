@@ -7,7 +7,7 @@ LEAST_S = 30.0  # minimum between two checkpoints, if saving costs next to nothi
 SHARE = 0.01  # of the training time that saving may take
 
 
-class Pace:
+class CheckpointInterval:
     """Interval between checkpoints by time, adapted to what the last checkpoint cost.
 
     Args:

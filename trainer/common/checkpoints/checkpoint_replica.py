@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.checkpoints.background_save import Saver, State
-from trainer.common.checkpoints.checkpoint import Folder
+from trainer.common.checkpoints.checkpoint import CheckpointFolder
 from trainer.common.checkpoints.facts import Facts
 from trainer.common.checkpoints.unreadable import refuse, set_aside
 from trainer.common.checkpoints.write_lease import ATTEMPT, own_folder
@@ -91,7 +91,7 @@ class CopySaver(Saver):
     """
 
     def __init__(self, path: Path, *, found: Facts | None) -> None:
-        super().__init__(Folder(path), keep=KEPT, seconds=0, cores=1, rate="the learning rate", found=found)
+        super().__init__(CheckpointFolder(path), keep=KEPT, seconds=0, cores=1, rate="the learning rate", found=found)
         self._has_ended = False
         try:
             make_private(path)
@@ -121,7 +121,9 @@ class CopySaver(Saver):
         print(f"warning: no second copy of checkpoints on this host: {why}", file=sys.stderr, flush=True)
 
 
-def make_saver(newest: "Newest", shared: Folder | None, hosts: Sequence[str], rank: int, **more: Any) -> Saver | None:
+def make_saver(
+    newest: "Newest", shared: CheckpointFolder | None, hosts: Sequence[str], rank: int, **more: Any
+) -> Saver | None:
     """Return this rank's saver: rank 0 saves to the shared folder, one other rank saves copies, all others get None.
 
     Args:
@@ -143,13 +145,13 @@ class Newest:
     """Newest intact checkpoint that any rank can read."""
 
     rank: int = 0  # that has it
-    folder: Folder | None = None  # its folder, on the rank that can read it
+    folder: CheckpointFolder | None = None  # its folder, on the rank that can read it
     facts: Facts | None = None  # its facts, on that rank; None without any checkpoint
     is_copy: bool = False  # on all ranks: it is on that rank's local disk only
 
 
 def find_newest(
-    shared: Folder | None, hosts: Sequence[str], rank: int, gather: GatherBytes, *, begins_anew: bool = False
+    shared: CheckpointFolder | None, hosts: Sequence[str], rank: int, gather: GatherBytes, *, begins_anew: bool = False
 ) -> Newest:
     """Return the newest checkpoint of the shared folder, which rank 0 reads, and of the hosts' local disks.
 
@@ -166,7 +168,7 @@ def find_newest(
     path = local_folder() if shared and rank in first_ranks(hosts) else None
     if path:
         remove_orphans(path)
-    copies = Folder(path) if path and _is_private(path) else None
+    copies = CheckpointFolder(path) if path and _is_private(path) else None
     of_copies = copies.newest() if copies else None
     damage = [one for folder in (shared if rank == 0 else None, copies) if folder for one in folder.damage]
     told = gather(json.dumps([_age(of_shared), _age(of_copies), *damage]).encode())

@@ -66,21 +66,21 @@ def _groups(order: NDArray[np.int64], is_wide: NDArray[np.bool_], batch: int) ->
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPosition:
     """Position of the detector's run in the data order. Groups of images are dealt out to the ranks, step by step."""
 
     epoch: int = 0
     group: int = 0  # number in the epoch's order, whichever ranks computed the earlier ones
 
-    def after(self, steps: int, *, groups: int, width: int) -> "Place":
+    def after(self, steps: int, *, groups: int, width: int) -> "DataPosition":
         """Return the place after so many steps of `width` groups. No step contains groups of two epochs."""
         first = -(-(groups - self.group) // width)
         if steps < first:
-            return Place(self.epoch, self.group + steps * width)
+            return DataPosition(self.epoch, self.group + steps * width)
         epochs, more = divmod(steps - first, -(-groups // width))
-        return Place(self.epoch + 1 + epochs, more * width)
+        return DataPosition(self.epoch + 1 + epochs, more * width)
 
-    def steps_to(self, end: "Place", *, groups: int, width: int) -> int:
+    def steps_to(self, end: "DataPosition", *, groups: int, width: int) -> int:
         """Return the steps of `width` groups until everything before `end` was learned from."""
         if (self.epoch, self.group) >= (end.epoch, end.group):
             return 0
@@ -94,7 +94,7 @@ class Place:
         return self.epoch * -(-groups // width) + self.group // width
 
 
-BEGINNING = Place()
+BEGINNING = DataPosition()
 
 
 def own_images(count: int, rank: int, ranks: int) -> range:

@@ -44,7 +44,7 @@ _HAVE_OPTIONS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
+class TrainerParser(argparse.ArgumentParser):
     """argparse, whose complaint is a `ConfigError`: one sentence, and only from rank 0.
 
     Flags may be written with underscores, as the references write theirs: `--batch_size` is `--batch-size`.

@@ -14,14 +14,14 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShare:
     """Batch and micro-steps that one rank computes in a step."""
 
     batch: int
     parts: int  # micro-steps, with one update
 
 
-def share(whole: int, ranks: int, largest: int) -> Share | None:
+def share(whole: int, ranks: int, largest: int) -> BatchShare | None:
     """Return an equal share of the whole in the fewest parts that each fit. Returns None if there is no sensible one.
 
     Args:
@@ -32,7 +32,7 @@ def share(whole: int, ranks: int, largest: int) -> Share | None:
     if rest:
         return None
     parts = next(p for p in range(1, batch + 1) if batch % p == 0 and batch // p <= largest)
-    return Share(batch, parts) if 2 * (batch // parts) >= min(batch, largest) else None
+    return BatchShare(batch, parts) if 2 * (batch // parts) >= min(batch, largest) else None
 
 
 def change_text(origin: Origin, *, before: int, ranks: int, batch: int, parts: int) -> str:

@@ -57,7 +57,7 @@ def _scalars(values: Mapping[str, float | list[float]]) -> Iterator[tuple[str, f
             yield name, float(value)
 
 
-class Writer:
+class MetricsWriter:
     """Writer that appends records to a job's metrics, on rank 0 only.
 
     It first drops records at or after `resume_step`. Those were written after the checkpoint that this attempt resumes

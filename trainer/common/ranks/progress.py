@@ -9,26 +9,26 @@ from pathlib import Path
 
 from trainer.common.ranks.clock import Clock, Interval, Times
 from trainer.common.ranks.horovod_rank import GatherBytes, Ranks
-from trainer.common.ranks.metrics import Writer
+from trainer.common.ranks.metrics import MetricsWriter
 from trainer.common.ranks.stragglers import mean_values, rank_values, slow_ranks, straggler_line
 
 
 @dataclass(frozen=True)
-class Look:
+class IntervalTimes:
     """Speed and times of an interval on this rank, and every rank's times in it."""
 
     interval: Interval
     everyone: list[Times]
 
 
-class Progress:
+class ProgressReporter:
     """Progress reporter. Every rank has one, since they measure together, but only rank 0 prints and writes."""
 
     def __init__(self, ranks: Ranks, gather: GatherBytes) -> None:
         self.ranks, self._gather = ranks, gather
         self.hosts = [name.decode(errors="replace") for name in gather(socket.gethostname().encode())]
         self.clock = Clock()
-        self._metrics: Writer | None = None
+        self._metrics: MetricsWriter | None = None
         self._slow: list[int] = []  # ranks in the last interval
 
     @contextmanager
@@ -37,7 +37,7 @@ class Progress:
         if not self.ranks.is_first or job_dir is None:
             yield
             return
-        with Writer(job_dir, resume_step) as self._metrics:
+        with MetricsWriter(job_dir, resume_step) as self._metrics:
             yield
         self._metrics = None
 
@@ -46,14 +46,14 @@ class Progress:
         if self.ranks.is_first:
             print(text, flush=True)
 
-    def look(self) -> Look:
+    def look(self) -> IntervalTimes:
         """Return the interval since the last call, with all ranks' times. All ranks must call it at the same step."""
         interval = self.clock.read()
         # Horovod: a few numbers, once per line.
         told = self._gather(json.dumps(astuple(interval.times)).encode())
-        return Look(interval, [Times(*json.loads(times)) for times in told])
+        return IntervalTimes(interval, [Times(*json.loads(times)) for times in told])
 
-    def tell_step(self, step: int, line: str, values: Mapping[str, float], look: Look, batch: int) -> None:
+    def tell_step(self, step: int, line: str, values: Mapping[str, float], look: IntervalTimes, batch: int) -> None:
         """Print the line and the ranks that were slow twice in a row, which is no accident. Then write the record.
 
         Args:
