@@ -20,7 +20,7 @@ from cluster.hosts import Host
 from cluster.kill.onhost import leftovers
 from cluster.setup.onhost import settings
 from cluster.top.onhost.gpus import Gpus
-from cluster.top.reading import gpu_of
+from cluster.top.reading import GpuState, gpu_of
 from tests.conftest import PATIENCE_S
 
 HOLDER = Path(__file__).with_name("holds_gpu_memory.py")
