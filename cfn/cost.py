@@ -175,7 +175,7 @@ def _sum(values: list[float | None]) -> float | None:
     return None if None in values else sum(v for v in values if v is not None)
 
 
-def look(
+def cluster_cost(
     aws: Aws,
     file: ClusterFile,
     *,
@@ -267,7 +267,7 @@ def main(argv: list[str]) -> int:
     aws = Aws(asked.region)
     try:
         file = in_stack.file_of(aws, asked.stack)
-        print(json.dumps(look(aws, file, since=asked.since, until=asked.until, besides=False).as_json()))
+        print(json.dumps(cluster_cost(aws, file, since=asked.since, until=asked.until, besides=False).as_json()))
     except ClusterError as e:
         print(e, file=sys.stderr)
         return e.exit_code or 1

@@ -87,7 +87,7 @@ def create_where_there_is_room(
         return create(aws, plan, show, keep_failed, checkout)
 
     def attempt(design: Design) -> list[GroupMember]:
-        return create(aws, plans.of(aws, design, plan), show, keep_failed, checkout, gives_up=True)
+        return create(aws, plans.with_design(aws, design, plan), show, keep_failed, checkout, gives_up=True)
 
     return where_there_is_room(plan.choices, attempt, show, wait_s=wait_s, pause_s=pause_s)
 

@@ -53,7 +53,7 @@ def _set(table: Any, prefix: str) -> dict[str, Any]:
     return found
 
 
-def of(aws: Aws, name: str) -> dict[str, Any]:
+def stack_values(aws: Aws, name: str) -> dict[str, Any]:
     """Return the values that the running stack was last made from, its name and region always among them.
 
     Raises StackError if there is no such stack, or none that holds a cluster file.
@@ -74,7 +74,7 @@ def _metadata(aws: Aws, name: str) -> dict[str, Any]:
 
 def file_of(aws: Aws, name: str) -> ClusterFile:
     """Return the cluster file that the running stack was last made from. Raises StackError as `of` does."""
-    return text.parse(tomllib.loads(text.render(of(aws, name))))
+    return text.parse(tomllib.loads(text.render(stack_values(aws, name))))
 
 
 def differences(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:

@@ -208,10 +208,10 @@ def make(aws: Aws, file: ClusterFile) -> ClusterPlan:
     pinned = stack.outputs if stack and stack.outputs else None
     choices = preflight.choices(aws, file, pinned)
     first = ClusterPlan(design=choices[0], body="", stack=stack, usd_per_hour=None, choices=choices)
-    return of(aws, choices[0], first)
+    return with_design(aws, choices[0], first)
 
 
-def of(aws: Aws, design: Design, plan: ClusterPlan) -> ClusterPlan:
+def with_design(aws: Aws, design: Design, plan: ClusterPlan) -> ClusterPlan:
     """Return the plan with another of its designs, and with that design's prices and template."""
     price_list = PriceList(aws)
     each = instance_usd_per_hour(price_list, design, "worker")

@@ -28,7 +28,7 @@ class Stacks:
 
     def paid(self, stack: str) -> tuple[Paid, ...]:
         with self._asked(stack) as (aws, name):
-            hosts = cost.look(aws, in_stack.file_of(aws, name), besides=False).hosts
+            hosts = cost.cluster_cost(aws, in_stack.file_of(aws, name), besides=False).hosts
         return tuple(
             Paid(
                 begins=one.span.begins.timestamp(),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cfn.groups import group_names
-from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
+from cfn.statements import Statement, actions_of, allow, arn, by_cloudformation, document, tagged
 from cfn.template.design import TAG, bucket_and_prefix
 from cluster.clusterfile.eks import SUFFIX
 from cluster.clusterfile.model import ClusterFile
@@ -82,8 +82,8 @@ def policy(file: ClusterFile) -> dict[str, Any]:
     stack = arn(file, "cloudformation", f"stack/{file.name}/*")
     return document(
         allow("Look", [*LOOK, *_LEFT], "*"),
-        allow("Stack", of("cloudformation", (*STACK, "SignalResource")), stack),
-        allow("Groups", of("autoscaling", _GROUPS), _group_arns(file)),
+        allow("Stack", actions_of("cloudformation", (*STACK, "SignalResource")), stack),
+        allow("Groups", actions_of("autoscaling", _GROUPS), _group_arns(file)),
         _rank(file),
         *_way_in(file),
         *_read(file),
@@ -180,7 +180,7 @@ def _made(file: ClusterFile) -> list[Statement]:
         made.append("CreateInstanceConnectEndpoint")
         changed.append("DeleteInstanceConnectEndpoint")
     groups = ("CreateAutoScalingGroup", "CreateOrUpdateTags", "DeleteAutoScalingGroup", "UpdateAutoScalingGroup")
-    make_groups = allow("MakeGroups", of("autoscaling", groups), _group_arns(file), by_cloudformation())
+    make_groups = allow("MakeGroups", actions_of("autoscaling", groups), _group_arns(file), by_cloudformation())
     return [*base(file, made, changed), make_groups]
 
 
@@ -195,17 +195,17 @@ def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Stateme
     if not file.network.vpc:
         made += [*_NETWORK_MADE, "AllocateAddress"]
         changed += [*_NETWORK_CHANGED, *_ADDRESS_CHANGED]
-    stored = of("elasticfilesystem", _EFS + (() if file.storage.efs else _EFS_MADE))
+    stored = actions_of("elasticfilesystem", _EFS + (() if file.storage.efs else _EFS_MADE))
     if file.storage.fsx_gib:
-        stored += of("fsx", _FSX + (_FSX_S3 if file.storage.fsx_s3 else ()))
+        stored += actions_of("fsx", _FSX + (_FSX_S3 if file.storage.fsx_s3 else ()))
     found = [
-        allow("Make", of("ec2", tuple(made)) + stored, "*", by_cloudformation()),
-        allow("Change", of("ec2", tuple(changed)), "*", by_cloudformation(tagged(file))),
+        allow("Make", actions_of("ec2", tuple(made)) + stored, "*", by_cloudformation()),
+        allow("Change", actions_of("ec2", tuple(changed)), "*", by_cloudformation(tagged(file))),
     ]
     if file.storage.efs and file.network.vpc:
         rules = ("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress")
         theirs = arn(file, "ec2", "security-group/*")
-        found.append(allow("OpenExistingStorage", of("ec2", rules), theirs, by_cloudformation()))
+        found.append(allow("OpenExistingStorage", actions_of("ec2", rules), theirs, by_cloudformation()))
     return found
 
 
@@ -231,14 +231,14 @@ def roles(file: ClusterFile, names: tuple[str, ...], where: list[str] | str) -> 
     """
     boundary = file.access.permissions_boundary
     if not boundary:
-        return [allow("Roles", of("iam", names), where, by_cloudformation())]
+        return [allow("Roles", actions_of("iam", names), where, by_cloudformation())]
     other = tuple(name for name in names if name not in _GIVING)
     giving = sorted({"PutRole*" if name == "PutRolePolicy" else name for name in names if name in _GIVING})
     of_role = where if isinstance(where, str) else where[-1]
     bounded = by_cloudformation({"StringEquals": {"iam:PermissionsBoundary": boundary}})
     return [
-        allow("Roles", of("iam", other), where, by_cloudformation()),
-        allow("BoundRoles", of("iam", tuple(giving)), of_role, bounded),
+        allow("Roles", actions_of("iam", other), where, by_cloudformation()),
+        allow("BoundRoles", actions_of("iam", tuple(giving)), of_role, bounded),
     ]
 
 
@@ -258,4 +258,4 @@ def data_roles(file: ClusterFile) -> list[Statement]:
     """
     where = arn(file, "iam", "role/aws-service-role/s3.data-source.lustre.*")
     names = ("AttachRolePolicy", "CreateServiceLinkedRole", "PutRolePolicy")
-    return [allow("DataRoles", of("iam", names), where)] if file.storage.fsx_s3 else []
+    return [allow("DataRoles", actions_of("iam", names), where)] if file.storage.fsx_s3 else []

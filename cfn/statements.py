@@ -24,7 +24,7 @@ def allow(sid: str, actions: list[str], resources: Any, condition: dict[str, Any
     return {**given, "Condition": condition} if condition else given
 
 
-def of(service: str, names: tuple[str, ...]) -> list[str]:
+def actions_of(service: str, names: tuple[str, ...]) -> list[str]:
     """Return a service's actions by name, as "service:name"."""
     return [f"{service}:{name}" for name in names]
 

@@ -167,7 +167,7 @@ class ClusterStatus:
         }
 
 
-def look(aws: Aws, file: ClusterFile) -> ClusterStatus:
+def read_status(aws: Aws, file: ClusterFile) -> ClusterStatus:
     """Return the status of the file's cluster. Raises StackError if there is none."""
     stack = get(aws, file.name)
     names = group_names(file)

@@ -7,7 +7,7 @@ from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.groups import group_names
 from cfn.hosts import GroupMember, hosts, keep_ranks, pick, read
-from cfn.plan import ClusterPlan, of
+from cfn.plan import ClusterPlan, with_design
 from cfn.progress import Show, StackWatch, failure, follow, wait_for
 from cfn.ready import trouble, wait_for_nodes
 from cfn.rollback import after_update, check_usable
@@ -37,7 +37,9 @@ def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> Cha
     if source:
         pinned.pop("SourceVersion", None)
     design = preflight.design_for(aws, file, pinned)
-    return propose(aws, of(aws, design, ClusterPlan(design=design, body="", stack=stack, usd_per_hour=None)), stack)
+    return propose(
+        aws, with_design(aws, design, ClusterPlan(design=design, body="", stack=stack, usd_per_hour=None)), stack
+    )
 
 
 def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[GroupMember]:

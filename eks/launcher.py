@@ -34,7 +34,7 @@ from cluster.ssh.launcher import CONFIG_VARIABLE
 from eks.code import CODE_FOLDER, put_into_store
 from eks.job_spec import ORDER_VARIABLE, Order
 from eks.pods import await_workers, mpijob_name, write_cluster
-from eks.progress import told
+from eks.progress import serve_progress
 
 WORKERS_S = 900.0  # for all workers to answer; their node may still pull the image
 _LEFT = 128 + signal.SIGTERM  # exit code of a launcher after SIGTERM: Kubernetes starts it again
@@ -52,7 +52,7 @@ class LauncherPod:
         self._is_told_to_leave = False
         signal.signal(signal.SIGTERM, self._leave)
 
-    def see_through(self) -> int:
+    def run_to_end(self) -> int:
         """Run the job to its end. Return the pod's exit code: 0 if the training has succeeded. Raises ClusterError.
 
         Meanwhile it serves the job's progress on a port of its loopback, for a port-forward.
@@ -60,7 +60,7 @@ class LauncherPod:
         self._check_name()
         with contextlib.ExitStack() as while_it_goes:
             try:
-                while_it_goes.enter_context(told(self._paths))
+                while_it_goes.enter_context(serve_progress(self._paths))
             except OSError as e:
                 say(f"nobody can be told how far this job is: {e}")
             return self._seen_through()
@@ -123,10 +123,10 @@ class LauncherPod:
 
     def _take_up(self) -> None:
         """Adopt the job of a launcher that is gone. Raises ClusterError."""
-        from cluster.jobs.master.submit import take_up
+        from cluster.jobs.master.submit import adopt
 
         say(f"the launcher before this one is gone: its job {self._order.job} is taken up")
-        take_up(self._paths)
+        adopt(self._paths)
 
     def _settled(self) -> JobStatus:
         """Return the job's status once it is known that no other launcher runs it.
@@ -203,7 +203,7 @@ def main() -> int:
     try:
         if ORDER_VARIABLE not in os.environ:
             raise ConfigError(f"{ORDER_VARIABLE} is not set: this is what the launcher of 'inv eks.train.*' runs")
-        return LauncherPod(Order.from_json(os.environ[ORDER_VARIABLE])).see_through()
+        return LauncherPod(Order.from_json(os.environ[ORDER_VARIABLE])).run_to_end()
     except ClusterError as e:
         say(str(e))
         return e.exit_code or 1

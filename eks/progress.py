@@ -32,7 +32,7 @@ class LauncherAnswer:
 
 
 @contextlib.contextmanager
-def told(paths: JobPaths, port: int = PORT) -> Iterator[int]:
+def serve_progress(paths: JobPaths, port: int = PORT) -> Iterator[int]:
     """Serve the job's progress on this port of the loopback during the `with` block. Yields the port.
 
     port: 0 for a free one. Raises OSError if it is taken.

@@ -20,7 +20,7 @@ from cluster.inventory import Cluster
 from cluster.ssh import rsync_filter
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 from cluster.ssh.options import agent_command, way_to
 from cluster.ssh.progress import StatusLine
 from cluster.terminal import counted
@@ -158,7 +158,7 @@ def _kinds(reach: Executor, hosts: Sequence[Host], path: str) -> dict[Host, "tup
     results = reach.run(hosts, marked(_KIND.format(path=quoted)), limits=_LOOK)
     found: dict[Host, tuple[str, str] | ClusterError] = {}
     for host, result in results.items():
-        kind, _, real = (said(result) or "").rstrip("\n").partition("\n")
+        kind, _, real = (output_between_marks(result) or "").rstrip("\n").partition("\n")
         if why := trouble(result):
             found[host] = ClusterError(why)
         elif not kind:

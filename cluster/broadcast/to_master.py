@@ -16,7 +16,7 @@ from cluster.hosts import Host, is_this_machine
 from cluster.inventory import Cluster
 from cluster.ssh import rsync_filter
 from cluster.ssh.fanout import Executor
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.options import agent_command, way_to
 
@@ -104,7 +104,7 @@ def _what_is_at(reach: Executor, master: Host, path: str) -> str:
     result = reach.run([master], marked(_THERE.format(path=shlex.quote(path))))[master]
     if problem := trouble(result):
         raise ClusterError(f"the master {master}: {problem}")
-    return said(result) or ""
+    return output_between_marks(result) or ""
 
 
 def _pattern(below: str) -> str:

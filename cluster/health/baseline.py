@@ -13,7 +13,7 @@ from cluster.inventory import Cluster
 from cluster.launch.facts import HostFacts
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.noise_filter import marked, output_between_marks
 
 RUNS = 9  # kept runs: their median is the baseline
 
@@ -62,7 +62,9 @@ def read(reach: Executor, cluster: Cluster, kind: ClusterKind) -> list[dict[str,
     command = marked(f"{is_trusted} && head -c 1000000 {path}")
     result = reach.run([cluster.master], command, limits=Limits(connect_s=5, total_s=5))[cluster.master]
     try:
-        return [dict(run["rates"]) for run in json.loads(said(result) or "")["runs"]] if result.ok else []
+        return (
+            [dict(run["rates"]) for run in json.loads(output_between_marks(result) or "")["runs"]] if result.ok else []
+        )
     except (ValueError, KeyError, TypeError):
         return []
 

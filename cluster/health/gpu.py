@@ -9,6 +9,7 @@ from cluster.health.smi import (
     attached,
     beside_report,
     each_gpu,
+    field_text,
     gpus,
     has,
     measure,
@@ -19,7 +20,6 @@ from cluster.health.smi import (
     problem,
     silent_field,
     text,
-    told,
 )
 from cluster.health.verdict import Problem, Severity, Unreadable, unknown
 from cluster.health.xid import HANGS
@@ -104,7 +104,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
             command="inv run --hosts {ranks} --sudo -- nvidia-smi -mig 0",
         )
         for i, gpu in gpus(log)
-        if told(gpu, "mig_mode", "current_mig") == "Enabled"
+        if field_text(gpu, "mig_mode", "current_mig") == "Enabled"
     ]
     if expected is not None and number < expected:
         problems.append(
@@ -259,7 +259,7 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
 @each_gpu
 def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Report a GPU that has not joined the NVSwitch fabric. Drivers before 525 do not report this."""
-    state, status = told(gpu, "fabric", "state"), told(gpu, "fabric", "status")
+    state, status = field_text(gpu, "fabric", "state"), field_text(gpu, "fabric", "status")
     if state == "In Progress" or (state == "Completed" and status not in ("Success", "N/A", None)):
         yield Problem(
             check="gpu-fabric",
@@ -298,23 +298,23 @@ def _ecc_counters(now: Gpu) -> tuple[str, ...]:
 @each_gpu
 def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Report page retirements and row remaps that wait for a reset, or for which no reserve is left."""
-    if told(gpu, "remapped_rows", "remapped_row_failure") == "Yes":
+    if field_text(gpu, "remapped_rows", "remapped_row_failure") == "Yes":
         what = f"GPU {i}: a memory row could not be remapped"
         yield problem("gpu-repair", what, "the GPU has no reserve left", Severity.REPLACE)
-    pending = {field: told(gpu, "retired_pages", field) for field in ("pending_retirement", "pending_blacklist")}
-    pending["remapped_row_pending"] = told(gpu, "remapped_rows", "remapped_row_pending")
+    pending = {field: field_text(gpu, "retired_pages", field) for field in ("pending_retirement", "pending_blacklist")}
+    pending["remapped_row_pending"] = field_text(gpu, "remapped_rows", "remapped_row_pending")
     if any(has(gpu, f"ecc_errors/{field}") for field in REPAIRS):
-        pending |= {field: told(gpu, "ecc_errors", field) for field in REPAIRS}
+        pending |= {field: field_text(gpu, "ecc_errors", field) for field in REPAIRS}
     waits = [PENDING[field] for field in PENDING if pending.get(field) == "Yes"]
     if waits:
         what = f"GPU {i}: a {waits[0]} is pending"
         yield problem("gpu-repair", what, "it becomes active at a reset", Severity.RESET_GPU)
     kinds = ("multiple_single_bit_retirement", "double_bit_retirement")
-    retired = sum(number(told(gpu, "retired_pages", f"{kind}/retired_count") or "N/A") for kind in kinds)
+    retired = sum(number(field_text(gpu, "retired_pages", f"{kind}/retired_count") or "N/A") for kind in kinds)
     if retired >= RETIRED_PAGES_MOST:
         limit = f"{RETIRED_PAGES_MOST} are NVIDIA's limit"
         yield problem("gpu-repair", f"GPU {i}: {counted(retired, 'page')} retired", limit, Severity.REPLACE)
-    banks = told(gpu, "remapped_rows", "row_remapper_histogram/row_remapper_histogram_none")
+    banks = field_text(gpu, "remapped_rows", "row_remapper_histogram/row_remapper_histogram_none")
     if number(banks or "N/A", "bank(s)"):
         what = f"GPU {i}: a memory bank has no spare rows left"
         yield problem("gpu-repair", what, "its next fault cannot be repaired", Severity.WATCH, unfit=False)
@@ -327,8 +327,8 @@ def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     if not asked and has(gpu, "gpu_power_readings") and not has(gpu, "gpu_reset_status"):
         raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 report one of them
     wants_reset = asked not in ("", "None", "N/A") or "Yes" in (
-        told(gpu, "gpu_reset_status", "reset_required"),
-        told(gpu, "gpu_reset_status", "drain_and_reset_recommended"),
+        field_text(gpu, "gpu_reset_status", "reset_required"),
+        field_text(gpu, "gpu_reset_status", "drain_and_reset_recommended"),
     )
     if "reboot" in asked.lower() or wants_reset:
         verdict = Severity.REBOOT if "reboot" in asked.lower() else Severity.RESET_GPU

@@ -121,7 +121,7 @@ def has(gpu: Gpu, path: str) -> bool:
     return found is not None and (len(found) > 0 or unbracketed(found.text or "") not in ABSENT_FIELDS)
 
 
-def told(gpu: Gpu, folder: str, name: str) -> str | None:
+def field_text(gpu: Gpu, folder: str, name: str) -> str | None:
     """Return a field's text, None if the driver reports nothing of this part.
 
     Raises Unreadable if only the field is missing.

@@ -10,7 +10,7 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.jobs.cleanup import cluster_of_job, let_go, sweep
+from cluster.jobs.cleanup import cluster_of_job, release, sweep
 from cluster.jobs.host_queue import WHOLE
 from cluster.jobs.onhost.claim import WAIT_S, Claim
 from cluster.jobs.record import FOLDER_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG, Job
@@ -58,7 +58,7 @@ def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> Job:
             count = f"{len(unanswered)} of {counted(len(job.hosts), 'host')}"
             raise ClusterError("\n".join([f"{job.id} cannot start: {count} could not be taken for it:", *lines]))
     except BaseException:
-        let_go([h for h in job.hosts if h.address not in kept], job.id)
+        release([h for h in job.hosts if h.address not in kept], job.id)
         raise
     return with_slots(job, answers)
 

@@ -14,7 +14,7 @@ from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Executor
 from cluster.ssh.launcher import launcher
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 from cluster.ssh.result import FanOut, Result
 
 _HOLDS = f"{HOLDS_TAG}={HOLDS_HOST}"
@@ -53,12 +53,14 @@ def sweep(
         results |= on_all(again, job_id, script, limits)
     unanswered = [(h, why) for h, r in results.items() if (why := trouble(r)) and not where.is_gone(_reason(r))]
     return CleanupResult(
-        processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
+        processes=tuple(
+            f"{h}: {line}" for h, r in results.items() if r.ok for line in (output_between_marks(r) or "").splitlines()
+        ),
         unanswered=tuple(f"{h}: {why}" for h, why in unanswered),
     )
 
 
-def let_go(hosts: Sequence[Host], job_id: str) -> None:
+def release(hosts: Sequence[Host], job_id: str) -> None:
     """Release the job's claims on these hosts. Its other processes keep running, and unreachable hosts are ignored."""
     if hosts:
         script = tagged_processes.end_script(JOB_TAG, job_id, 1, _HOLDS)
@@ -73,7 +75,9 @@ def _reason(result: Result) -> Reason | None:
 def stopped_processes(hosts: Iterable[Host], job_id: str) -> tuple[str, ...]:
     """Return the job's processes that are stopped (SIGSTOP, a debugger) and handle no signal, with their hosts."""
     results = on_all(hosts, job_id, tagged_processes.list_script(JOB_TAG, job_id), Limits(connect_s=5, total_s=8))
-    lines = [(h, line.split(None, 2)) for h, r in results.items() for line in (said(r) or "").splitlines()]
+    lines = [
+        (h, line.split(None, 2)) for h, r in results.items() for line in (output_between_marks(r) or "").splitlines()
+    ]
     return tuple(f"{h}: {words[0]}" for h, words in lines if len(words) > 1 and words[1].startswith(("T", "t")))
 
 

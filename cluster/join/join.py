@@ -23,7 +23,7 @@ from cluster.join.share import SERVED, check_shared, make_folders, serve
 from cluster.ssh import connections
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 from cluster.ssh.options import way_to
 from cluster.ssh.program import ask, program
 from cluster.terminal import counted
@@ -185,7 +185,7 @@ def _check_ways(reach: Executor, leader: Host, final: Sequence[Host]) -> None:
     result = reach.run([leader], marked(script), limits=Limits(total_s=WAYS_S))[leader]
     if why := trouble(result):
         raise ClusterError(f"{leader}: its ways to the others could not be tried: {why}")
-    if failed := (said(result) or "").strip():
+    if failed := (output_between_marks(result) or "").strip():
         raise ClusterError(
             f"the leader cannot log in to all others by their own addresses; mpirun starts ranks so:\n{failed}\n"
             "does the security group let the hosts reach each other?"

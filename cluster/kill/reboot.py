@@ -10,7 +10,7 @@ from cluster.inventory import Cluster
 from cluster.kill.busy import refuse_busy
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 
 # The kernel's boot id, and the start of the first process: containers share the first with their host.
 _BOOT = marked("cat /proc/sys/kernel/random/boot_id && cut -d' ' -f22 /proc/1/stat")
@@ -56,7 +56,7 @@ def reboot(
         time.sleep(_PAUSE_S)
         now = reach.run(away, _BOOT, limits=Limits(connect_s=3, total_s=5))
         for host, result in now.items():
-            if not trouble(result) and said(result) != said(before[host]):
+            if not trouble(result) and output_between_marks(result) != output_between_marks(before[host]):
                 on_back(host, time.monotonic() - began)
                 away.remove(host)
             else:

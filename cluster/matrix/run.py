@@ -91,7 +91,7 @@ class MatrixRun:
     def _ran_other_code(self, cell: Cell) -> bool:
         return not cell.trainer and self.state.cells[cell.digest].code != self._code
 
-    def see_through(self, planned: Mapping[str, Job]) -> MatrixState:
+    def run_to_end(self, planned: Mapping[str, Job]) -> MatrixState:
         """Run the cells whose jobs are given by digest, and return the state once every cell has ended."""
         self._planned = dict(planned)
         self._keeper.write(self.state, self._cells)

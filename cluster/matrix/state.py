@@ -12,7 +12,7 @@ from cluster.inventory import Cluster
 from cluster.matrix.cells import Cell, Value
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 
 _ANSWER_S = 30.0
 
@@ -120,4 +120,4 @@ class ResultStore:
         result = self._reach.run([master], marked(script), stdin=stdin, limits=Limits(total_s=_ANSWER_S))[master]
         if why := trouble(result):
             raise ClusterError(f"{self.folder} on the master ({master}): {why}")
-        return said(result) or ""
+        return output_between_marks(result) or ""

@@ -8,7 +8,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, output_between_marks, trouble
 from cluster.ssh.onhost.telling_line import telling_line
 
 _FILES = ("apptainer", "singularity")
@@ -50,7 +50,7 @@ def agreed_engine(reach: Executor, hosts: Sequence[Host], image: str) -> tuple[s
         for e in wanted
     )
     results = reach.run(hosts, marked(f"{script}; :"), limits=Limits(total_s=60))
-    has = {h: (said(r) or "").split() for h, r in results.items() if not trouble(r)}
+    has = {h: (output_between_marks(r) or "").split() for h, r in results.items() if not trouble(r)}
     silent = {h.address: trouble(r) for h, r in results.items() if h not in has}
     for engine in wanted:
         if has and all(engine in found for found in has.values()):

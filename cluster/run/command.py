@@ -20,7 +20,7 @@ from cluster.run import folding
 from cluster.run.guard import guarded
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.noise_filter import marked, output_between_marks
 from cluster.ssh.progress import HostLines, StatusLine
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted, painted, pass_on, pass_on_raw, print_json, print_output
@@ -185,7 +185,7 @@ def _names(reach: Executor, results: FanOut) -> dict[Host, list[str]]:
     """Return the names that the answering hosts have for themselves, long and short."""
     answered = [h for h, r in results.items() if r.exit_code is not None]
     answers = reach.run(answered, marked("uname -n"), limits=Limits(total_s=10))
-    names = {h: name for h, r in answers.items() if (name := (said(r) or "").strip())}
+    names = {h: name for h, r in answers.items() if (name := (output_between_marks(r) or "").strip())}
     return {h: [name, name.partition(".")[0]] for h, name in names.items()}
 
 

@@ -11,7 +11,7 @@ from cluster.inventory import Cluster
 from cluster.setup import project
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 
 _LOOK, _MAKING = Limits(connect_s=5, total_s=30), Limits(total_s=120)
 _CODE, _PYTHON, _BARE = "code", "python", "bare"
@@ -58,7 +58,7 @@ def _what_is_there(reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> 
         f"[ ! -x .venv/bin/python ] || echo {_PYTHON}; [ ! -e {BARE} ] || echo {_BARE}; :"
     )
     results = reach.run(hosts, marked(look), limits=_LOOK)
-    return {h: (said(r) or "").split() for h, r in results.items() if not trouble(r)}
+    return {h: (output_between_marks(r) or "").split() for h, r in results.items() if not trouble(r)}
 
 
 def _sync(cluster: Cluster, hosts: Sequence[Host]) -> None:

@@ -10,7 +10,7 @@ from cluster.inventory import Cluster
 from cluster.setup.script import Script
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, output_between_marks, trouble
 from cluster.ssh.program import ask, program
 from cluster.ssh.progress import StatusLine
 
@@ -123,7 +123,7 @@ def install_environment(
     look = marked(_LOOK.format(project=shlex.quote(cluster.project)))
     found: dict[Host, SetupStepResult] = {}
     for host, result in reach.run(hosts, look, limits=Limits(total_s=_LOOK_S)).items():
-        state = (said(result) or "").strip()
+        state = (output_between_marks(result) or "").strip()
         if why := trouble(result):
             found[host] = SetupStepResult(what=what, state="failed", why=why)
         elif state == "no project":
@@ -147,7 +147,7 @@ def install_environment(
     finally:
         line.clear()
     for host, result in results.items():
-        lines = (said(result) or complaint(result)).strip().splitlines()
+        lines = (output_between_marks(result) or complaint(result)).strip().splitlines()
         found[host] = SetupStepResult(
             what=what,
             state="failed" if trouble(result) else "done",

@@ -17,7 +17,7 @@ from cluster.ssh import mux, proxy
 from cluster.ssh.failure import failure_to_connect
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.noise_filter import marked, output_between_marks
 from cluster.ssh.options import Route, key_of, lending, way_to
 
 CONNECT_S = 10
@@ -79,7 +79,7 @@ def over_open_connection(
 
     def dial() -> mux.Forwarded:
         asked = reach.run([host], marked(_WHERE_ITS_SSHD_IS), limits=Limits(connect_s=CONNECT_S, total_s=CONNECT_S))
-        words = (said(asked.check()[host]) or "").split()
+        words = (output_between_marks(asked.check()[host]) or "").split()
         address, port = (words[2], int(words[3])) if len(words) == 4 else ("localhost", access.port or 22)
         if access.tunnel and access.tunnel.lends_key:
             _lend(host, way, connection.user)

@@ -19,7 +19,7 @@ def marked(script: str) -> str:
     return f"printf '{begin}'; printf '{begin}' >&2; (\n{script}\n); code=$?; printf '{end}'; exit $code"
 
 
-def said(result: Result) -> str | None:
+def output_between_marks(result: Result) -> str | None:
     """Return what the script printed between its marks. Return None if a mark is missing."""
     _, begin, rest = result.whole_stdout.decode(errors="replace").rpartition(_BEGIN)
     text, end, _ = rest.partition(_END)
@@ -36,6 +36,6 @@ def trouble(result: Result) -> str:
     if result.exit_code is None:
         return result.problem
     if not result.ok:
-        line = telling_line(complaint(result)) or telling_line(said(result) or "")
+        line = telling_line(complaint(result)) or telling_line(output_between_marks(result) or "")
         return f"exited {result.exit_code}" + (f"   | {line}" if line else "")
-    return "" if said(result) is not None else "its answer did not arrive whole"
+    return "" if output_between_marks(result) is not None else "its answer did not arrive whole"

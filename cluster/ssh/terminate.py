@@ -10,7 +10,7 @@ from cluster.interrupts import put_off
 from cluster.ssh import tagged_processes
 from cluster.ssh.failure import Reason
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said, trouble
+from cluster.ssh.noise_filter import marked, output_between_marks, trouble
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted
 
@@ -57,7 +57,7 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
         if full:
             with reach.apart(run_id) as apart:
                 results |= apart.run(full, script, limits=_LIMITS, sudo=sudo, run_id=None)
-    left = {h: trouble(r) or (said(r) or "").strip() for h, r in results.items()}
+    left = {h: trouble(r) or (output_between_marks(r) or "").strip() for h, r in results.items()}
     return Termination(hosts, {h: what for h, what in left.items() if what})
 
 

@@ -29,11 +29,11 @@ def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) 
     aws = Aws(file.region)
     is_on_eks = stack.find(aws, file.eks_stack) is not None
     if of_eks or (is_on_eks and stack.find(aws, file.name) is None):
-        found, left = eks_cost.look(aws, file), _left_on_pods
+        found, left = eks_cost.cluster_cost(aws, file), _left_on_pods
     else:
         if is_on_eks:
             say(f"{file.eks_stack} is there, too: inv stack.cost --eks")
-        found, left = cost.look(aws, file), _left_on_hosts
+        found, left = cost.cluster_cost(aws, file), _left_on_hosts
     if not no_jobs and any(h.span.ends is None for h in found.hosts):
         found = _with_forecast(found, lambda: left(str(cluster_file(path).resolve().parent)))
     return answer(found, as_json)

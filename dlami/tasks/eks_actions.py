@@ -102,7 +102,7 @@ def write_kubeconfig(command: list[str]) -> None:
 def show_status(path: str, as_json: bool) -> bool:
     """Print the status. Return True if there are no problems."""
     file = load(path)
-    now = status.look(Aws(file.region), file)
+    now = status.read_status(Aws(file.region), file)
     answer(now, as_json)
     return not now.problems
 

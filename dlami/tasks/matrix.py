@@ -78,7 +78,7 @@ def train_matrix(
         folder = delivered(cluster, snapshot, is_read=True) if snapshot and is_sent else str(Path.cwd())
         planned = {c.digest: _planned(cluster, jobs, matrix, c, hosts, snapshot, folder) for c in left}
         try:
-            state = run.see_through(planned)
+            state = run.run_to_end(planned)
         except (KeyboardInterrupt, ClusterError):  # Ctrl-C, or the master is out of sight
             print(f"\nits jobs go on; so does the matrix, with: inv train.matrix {shlex.quote(file)}", file=sys.stderr)
             raise

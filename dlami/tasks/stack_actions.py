@@ -79,7 +79,7 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
     if from_stack:
         region = given.get("region") or init_values.region()
         aws = Aws(region)
-        values, script = in_stack.of(aws, from_stack), in_stack.setup_of(aws, from_stack)
+        values, script = in_stack.stack_values(aws, from_stack), in_stack.setup_of(aws, from_stack)
         beside = Path(path).parent / script.name if script else None
         if script and beside and not (beside.is_file() and beside.read_text(errors="replace") == script.text):
             text.write(beside, script.text)
@@ -279,7 +279,7 @@ def kept_text(file: ClusterFile, kept: dict[str, str]) -> str:
 def show_status(path: str, as_json: bool) -> bool:
     """The status; whether all is well."""
     file = load(path)
-    now = status.look(Aws(file.region), file)
+    now = status.read_status(Aws(file.region), file)
     answer(now, as_json)
     return now.is_healthy
 

@@ -15,7 +15,7 @@ from cluster.guard.onhost.history import spans
 from eks.stack.groups import scaling_groups
 
 
-def look(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None) -> Cost:
+def cluster_cost(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None) -> Cost:
     """Return the cost of the EKS cluster that the file describes.
 
     A node that is gone is priced by the stack's instance type, because the history does not record the node's own.

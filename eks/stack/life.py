@@ -17,7 +17,7 @@ from cluster.clusterfile.model import ClusterFile
 from eks.stack.design import EksDesign
 from eks.stack.groups import scaling_groups
 from eks.stack.load_balancers import Balancer, balancers, held_by
-from eks.stack.plan import EksPlan, of
+from eks.stack.plan import EksPlan, with_design
 
 TASKS = "eks"
 NODE_GROUP = "AWS::EKS::Nodegroup"
@@ -85,7 +85,7 @@ def make_where_there_is_room(
         return make(aws, plan, show, keep_failed)
 
     def attempt(design: EksDesign) -> Stack:
-        return make(aws, of(aws, design, plan), show, keep_failed, gives_up=True)
+        return make(aws, with_design(aws, design, plan), show, keep_failed, gives_up=True)
 
     return where_there_is_room(plan.designs, attempt, show, wait_s=wait_s, pause_s=pause_s)
 

@@ -121,10 +121,10 @@ def make(aws: Aws, file: ClusterFile) -> EksPlan:
     pinned = stack.outputs if stack and stack.outputs else None
     designs = preflight.choices(aws, file, pinned)
     first = EksPlan(design=designs[0], designs=designs, choices=designs, body="", stack=stack, usd_per_hour=None)
-    return of(aws, designs[0], first)
+    return with_design(aws, designs[0], first)
 
 
-def of(aws: Aws, design: EksDesign, plan: EksPlan) -> EksPlan:
+def with_design(aws: Aws, design: EksDesign, plan: EksPlan) -> EksPlan:
     """Return the plan with another of its designs, and with that design's price and template."""
     each = instance_usd_per_hour(PriceList(aws), design, "worker")
     return replace(plan, design=design, body=template.body(design), usd_per_hour=each)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cfn import rights
-from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
+from cfn.statements import Statement, actions_of, allow, arn, by_cloudformation, document, tagged
 from cluster.clusterfile.model import ClusterFile
 from eks.stack.design import file_for_eks
 from eks.stack.roles import POD
@@ -40,7 +40,7 @@ def policy(file: ClusterFile) -> dict[str, Any]:
     stack = arn(own, "cloudformation", f"stack/{own.name}/*")
     return document(
         allow("Look", [*rights.LOOK, *_LOOK], "*"),
-        allow("Stack", of("cloudformation", rights.STACK), stack),
+        allow("Stack", actions_of("cloudformation", rights.STACK), stack),
         *rights.buckets(own),
         *_kubernetes(own),
         *rights.base(own, [], []),
@@ -53,11 +53,11 @@ def _kubernetes(own: ClusterFile) -> list[Statement]:
     parts = [arn(own, "eks", f"cluster/{own.name}"), arn(own, "eks", f"*/{own.name}/*")]  # addon/NAME/…, and so on
     log = arn(own, "logs", f"log-group:/aws/eks/{own.name}/*")
     return [
-        allow("Status", of("eks", _STATUS), parts),
+        allow("Status", actions_of("eks", _STATUS), parts),
         allow("MakeKubernetes", ["eks:CreateCluster", "kms:CreateKey", "kms:TagResource"], "*", by_cloudformation()),
-        allow("ChangeKubernetes", of("eks", _CHANGED), parts, by_cloudformation()),
-        allow("Key", of("kms", _KEY), arn(own, "kms", "key/*"), by_cloudformation(tagged(own))),
-        allow("Log", of("logs", _LOG), log, by_cloudformation()),
+        allow("ChangeKubernetes", actions_of("eks", _CHANGED), parts, by_cloudformation()),
+        allow("Key", actions_of("kms", _KEY), arn(own, "kms", "key/*"), by_cloudformation(tagged(own))),
+        allow("Log", actions_of("logs", _LOG), log, by_cloudformation()),
     ]
 
 

@@ -84,7 +84,7 @@ class EksStatus:
         }
 
 
-def look(aws: Aws, file: ClusterFile) -> EksStatus:
+def read_status(aws: Aws, file: ClusterFile) -> EksStatus:
     """Return the status of the EKS cluster of a cluster file. Raises StackError if there is none."""
     stack = find(aws, file.eks_stack)
     if stack is None:

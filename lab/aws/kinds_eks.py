@@ -11,7 +11,7 @@ from lab.aws.protocol import AwsFault
 from lab.aws.state import Made
 
 
-def said(tags: list[dict[str, str]] | None) -> dict[str, str]:
+def tags_as_eks(tags: list[dict[str, str]] | None) -> dict[str, str]:
     """Return tags in the form of EKS's API."""
     return {t["Key"]: t["Value"] for t in tags or []}
 
@@ -45,7 +45,7 @@ class LogGroup:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         api, name = site.api("logs"), p["LogGroupName"]
-        api.create_log_group(logGroupName=name, tags=said(p.get("Tags")))
+        api.create_log_group(logGroupName=name, tags=tags_as_eks(p.get("Tags")))
         api.put_retention_policy(logGroupName=name, retentionInDays=int(p["RetentionInDays"]))
         return Made(name, {"Arn": f"arn:aws:logs:{site.region}:123456789012:log-group:{name}:*"})
 
@@ -77,7 +77,7 @@ class EksClusterKind:
             resourcesVpcConfig=lower(network),
             encryptionConfig=lower(p["EncryptionConfig"]),
             logging=_logging(p),
-            tags=said(p.get("Tags")),
+            tags=tags_as_eks(p.get("Tags")),
         )
         group = client("ec2", site.region).create_security_group(  # by EKS itself, as all that it makes of ours
             GroupName=f"eks-cluster-sg-{p['Name']}", Description="EKS created", VpcId=subnets[0]["VpcId"]
@@ -215,7 +215,10 @@ class Addon:
             raise AwsFault(
                 "InvalidRequestException", "InsufficientNumberOfReplicas: no nodes available to schedule pods"
             )
-        cluster["addons"][p["AddonName"]] = {"tags": said(p.get("Tags")), "roles": p.get("PodIdentityAssociations", [])}
+        cluster["addons"][p["AddonName"]] = {
+            "tags": tags_as_eks(p.get("Tags")),
+            "roles": p.get("PodIdentityAssociations", []),
+        }
         return Made(f"{p['ClusterName']}|{p['AddonName']}", {"Arn": f"arn:aws:eks:{site.region}::{uuid.uuid4()}"})
 
     @staticmethod

@@ -256,7 +256,9 @@ class Pod(threading.Thread):
         if status == self._told or self._stopped.is_set():
             return
         try:
-            self._store.change(_POD, self._space, self._name, lambda d: pod_status.told(d, self.uid, status))
+            self._store.change(
+                _POD, self._space, self._name, lambda d: pod_status.with_condition_times(d, self.uid, status)
+            )
             self._told = status
         except Refusal:
             return  # the pod is gone, or another pod has its name

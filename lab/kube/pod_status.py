@@ -43,7 +43,7 @@ def status_of(
     return status
 
 
-def told(pod: Document, uid: str, status: Document) -> Document:
+def with_condition_times(pod: Document, uid: str, status: Document) -> Document:
     """Return the pod with this status and the time of each condition's last change.
 
     Raises Refusal if it is another pod.

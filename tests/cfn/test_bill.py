@@ -234,7 +234,7 @@ def on_eks(cluster_said: Any) -> Any:
 
 def test_a_bill_of_eks_has_nodes_and_control_plane(priced: None) -> None:
     """Nodes that are there with their own type and address, those that are gone as the stack says, at the end."""
-    found = eks_cost.look(on_eks({"cluster": {"createdAt": T}}), cluster(workers=1), until=T + 4 * HOUR)
+    found = eks_cost.cluster_cost(on_eks({"cluster": {"createdAt": T}}), cluster(workers=1), until=T + 4 * HOUR)
 
     assert [("i-1", "g5.xlarge", "10.0.0.5", 3.0), ("i-0", KIND, "", 1.0)] == [
         (h.instance_id, h.instance_type, h.address, h.hours) for h in found.hosts
@@ -242,16 +242,16 @@ def test_a_bill_of_eks_has_nodes_and_control_plane(priced: None) -> None:
     assert {("node", None)} == {(h.role, h.rank) for h in found.hosts}
     plane = ControlPlane(name="demo-eks", begins=T, hours=4.0, usd_per_hour=0.1)
     assert ("demo-eks", plane) == (found.cluster, found.control_plane)
-    before = eks_cost.look(on_eks({"cluster": {"createdAt": T}}), cluster(workers=1), until=T - HOUR)
+    before = eks_cost.cluster_cost(on_eks({"cluster": {"createdAt": T}}), cluster(workers=1), until=T - HOUR)
     assert before.control_plane and 0.0 == before.control_plane.hours
 
 
 def test_a_kubernetes_that_is_gone_bills_nothing(priced: None) -> None:
     """One that may not be looked at is another thing, and so is a stack that is not there."""
-    gone = eks_cost.look(on_eks(refused("ResourceNotFoundException")), cluster(workers=1), until=T + HOUR)
+    gone = eks_cost.cluster_cost(on_eks(refused("ResourceNotFoundException")), cluster(workers=1), until=T + HOUR)
     assert (None, ()) == (gone.control_plane, gone.hosts)
     with pytest.raises(ClusterError, match=r"looking at demo-eks: .*AccessDenied"):
-        eks_cost.look(on_eks(refused("AccessDenied")), cluster(workers=1))
+        eks_cost.cluster_cost(on_eks(refused("AccessDenied")), cluster(workers=1))
     nothing = answering(cloudformation={"describe_stacks": refused("ValidationError", "demo-eks does not exist")})
     with pytest.raises(StackError, match=r"no stack demo-eks in us-east-1; `inv eks.create` makes it"):
-        eks_cost.look(nothing, cluster(workers=1))
+        eks_cost.cluster_cost(nothing, cluster(workers=1))

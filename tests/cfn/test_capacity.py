@@ -51,7 +51,7 @@ def test_no_zone_has_the_first_type_so_the_second_is_taken_in_one_command(
         assert any(
             f"sufficient {FIRST} capacity in the Availability Zone you requested ({zone})" in line for line in told
         )
-    assert status.look(account, file).is_healthy
+    assert status.read_status(account, file).is_healthy
     assert 1 == len(boto3.client("efs").describe_file_systems()["FileSystems"])  # of those before nothing is left
     assert {"demo"} == {s.name for s in fake.world.stacks.values() if s.status != "DELETE_COMPLETE"}
 
@@ -74,7 +74,7 @@ def test_instances_that_ec2_ends_as_they_start_are_told_with_the_reason(
     scene("kills", {SECOND: why})
     boto3.client("ec2").terminate_instances(InstanceIds=[hosts[1].instance_id])
     worker = "demo-workers"
-    told_so = lambda: any(why in g.failed_launch for g in status.look(account, file).groups if g.name == worker)  # noqa: E731
+    told_so = lambda: any(why in g.failed_launch for g in status.read_status(account, file).groups if g.name == worker)  # noqa: E731
     wait_for(told_so, 30, "the status has the reason")
 
 
@@ -147,7 +147,7 @@ def test_a_cluster_may_begin_with_fewer_and_grows(fake: FakeAws, account: Aws, s
 
     assert [0, 1, 2] == [h.rank for h in found]
     assert "demo begins with 3 of 4 hosts" in told[-1]
-    assert any("goes on trying" in p for p in status.look(account, file).problems)
+    assert any("goes on trying" in p for p in status.read_status(account, file).problems)
     outputs = stack.outputs(account, "demo")
     scene("capacity", {f"{SECOND}@{first}": 3})
 
@@ -160,7 +160,7 @@ def test_a_cluster_may_begin_with_fewer_and_grows(fake: FakeAws, account: Aws, s
     after = hosts.hosts(account, outputs)
     assert [h.instance_id for h in found] == [h.instance_id for h in after[:3]]
     assert [0, 1, 2, 3] == [h.rank for h in after]
-    assert status.look(account, file).is_healthy
+    assert status.read_status(account, file).is_healthy
 
 
 def test_a_running_stack_keeps_its_type_and_zone(fake: FakeAws, account: Aws, scene: Scene) -> None:
@@ -169,7 +169,7 @@ def test_a_running_stack_keeps_its_type_and_zone(fake: FakeAws, account: Aws, sc
     scene("capacity", {FIRST: 0})
     failover.create_where_there_is_room(account, plan.make(account, file), quiet)
 
-    assert () == status.look(account, file).differs
+    assert () == status.read_status(account, file).differs
     assert file.nodes.types == in_stack.file_of(account, "demo").nodes.types
     again = plan.make(account, file)
     assert [(SECOND, stack.outputs(account, "demo")["Zone"])] == [(c.instance.name, c.zone) for c in again.choices]

@@ -109,7 +109,7 @@ def test_the_bill_by_host_with_those_that_are_gone_and_both_markets(fake: FakeAw
     assert fake.world.wait_until(lambda: len(group.in_service) == 2, 300 / fake.world.scale)
 
     later = datetime.datetime.now(datetime.UTC) + 2 * HOUR
-    found = cost.look(account, file, until=later)
+    found = cost.cluster_cost(account, file, until=later)
 
     assert [0, 1, 2, None] == [h.rank for h in found.hosts]
     gone = found.hosts[-1]
@@ -126,7 +126,7 @@ def test_the_bill_by_host_with_those_that_are_gone_and_both_markets(fake: FakeAw
 def test_no_price_is_no_sum_and_says_how_to_give_one(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     create.create(account, plan.make(account, file), lambda _: None)
     stop.stop(account, file, lambda _: None)
-    found = cost.look(account, file)
+    found = cost.cluster_cost(account, file)
 
     assert (None, None, 4) == (found.usd, found.until("job", 60).usd, len(found.hosts))
     assert all(h.span.ends for h in found.hosts)

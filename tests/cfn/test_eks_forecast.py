@@ -18,7 +18,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from dlami.tasks import cost_actions
 from eks.document import CLUSTER, JOB
-from eks.progress import PORT, told
+from eks.progress import PORT, serve_progress
 from eks.stack import life
 from eks.stack import plan as eks_plan
 from eks.stack import status as eks_status
@@ -78,7 +78,9 @@ class Trainings:
             "dlami",
             {"metadata": pod, "spec": {"containers": [{"name": "l", "image": "i"}]}, "status": {"phase": "Running"}},
         )
-        self.launchers.ports[pod["name"]] = self._open.enter_context(told(self._job(name, left_steps), port=0))
+        self.launchers.ports[pod["name"]] = self._open.enter_context(
+            serve_progress(self._job(name, left_steps), port=0)
+        )
 
     def _job(self, name: str, left_steps: int) -> JobPaths:
         paths = JobPaths(self._folder / "jobs" / name)
@@ -132,7 +134,7 @@ def test_the_forecast_is_by_the_training_that_goes_on_longest(
     assert pytest.approx(usd_per_hour) == found["usd_per_hour"]
     then = found["usd"] + found["usd_per_hour"]
     assert {"job": "long-1", "left_s": pytest.approx(3600), "usd": pytest.approx(then)} == found["forecast"]
-    assert pytest.approx(usd_per_hour) == eks_status.look(account, file).usd_per_hour
+    assert pytest.approx(usd_per_hour) == eks_status.read_status(account, file).usd_per_hour
     cost_actions.show_cost(str(path), False, False)
     assert "forecast  " in (words := capsys.readouterr().out) and "USD when long-1 is done, in 1.0 hours" in words
 

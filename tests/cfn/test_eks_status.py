@@ -89,7 +89,7 @@ def test_the_status_is_what_eks_and_ec2_say(monkeypatch: pytest.MonkeyPatch) -> 
     """Each part with its version and its troubles; nodes and control plane are what an hour costs."""
     monkeypatch.setattr(PriceList, "on_demand", lambda self, kind: 10.0)
     monkeypatch.setattr(PriceList, "spot", lambda self, kind, zone: None)
-    found = status.look(there(), cluster())
+    found = status.read_status(there(), cluster())
 
     assert ("demo-eks", 2, 1, 10.1) == (found.stack.name, found.wanted, found.nodes, found.usd_per_hour)
     assert [
@@ -97,18 +97,18 @@ def test_the_status_is_what_eks_and_ec2_say(monkeypatch: pytest.MonkeyPatch) -> 
         ("add-on", "dns", "v1", ("Odd: it is",)),
     ] == [(p.kind, p.name, p.version, p.issues) for p in found.parts]  # fmt: skip
     assert "add-on     dns  v1  DEGRADED  Odd: it is" == str(found.parts[-1])
-    gone = status.look(there(describe_cluster=refused("ResourceNotFoundException")), cluster())
+    gone = status.read_status(there(describe_cluster=refused("ResourceNotFoundException")), cluster())
     assert ((), 0, 10.0) == (gone.parts, gone.wanted, gone.usd_per_hour), "no control plane is billed"
-    assert status.look(there(), cluster(capacity="spot")).usd_per_hour is None
+    assert status.read_status(there(), cluster(capacity="spot")).usd_per_hour is None
 
 
 def test_a_status_that_nobody_may_see_is_refused() -> None:
     """It is not that of a Kubernetes that is gone; and a stack that is not there has none."""
     with pytest.raises(ClusterError, match=r"looking at demo-eks: .*AccessDenied"):
-        status.look(there(describe_cluster=refused("AccessDenied")), cluster())
+        status.read_status(there(describe_cluster=refused("AccessDenied")), cluster())
     nothing = answering(cloudformation={"describe_stacks": refused("ValidationError", "demo-eks does not exist")})
     with pytest.raises(StackError, match=r"there is no stack demo-eks in us-east-1; `inv eks.create` makes it"):
-        status.look(nothing, cluster())
+        status.read_status(nothing, cluster())
     assert {} == Stacks(lambda region: nothing).outputs("us-east-1/demo-eks")
     assert {"FileSystem": "fs-1"} == Stacks(lambda region: there()).outputs("us-east-1/demo-eks")
 

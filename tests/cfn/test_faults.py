@@ -103,7 +103,7 @@ def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, fi
     with pytest.raises(StackError, match=r"The nodes are kept; their logs are in /efs/.dlami-cluster/demo/boot"):
         create.create(account, plan.make(account, file), quiet, keep_failed=True)
 
-    now = status.look(account, file)
+    now = status.read_status(account, file)
     assert "CREATE_FAILED" == now.stack.status
     assert 4 == len(now.members)
     assert now.cause is not None and "WorkerNodes" == now.cause.resource
@@ -210,7 +210,7 @@ def test_a_roll_back_that_failed_is_continued_or_left_and_its_nodes_can_be_stopp
             StackError, match=r"so did its roll-back; try that again with `inv stack.update --roll-back`"
         ):
             act()
-    (problem,) = status.look(account, file).problems
+    (problem,) = status.read_status(account, file).problems
     assert "inv stack.update --roll-back" in problem
     stop.stop(account, file, quiet)
     assert [] == stop.members(account, file)
@@ -247,11 +247,11 @@ def test_a_suspended_process_is_said_before_a_task_relies_on_it(
         with pytest.raises(StackError, match=r"nothing was changed: 'aws autoscaling resume-processes .*demo-workers"):
             act()
     assert {h.instance_id for h in hosts} == {m.instance_id for m in stop.members(account, guarded)}
-    (problem,) = status.look(account, guarded).problems
+    (problem,) = status.read_status(account, guarded).problems
     assert "Launch suspended: no instance is started" in problem and "AZRebalance" not in problem
 
     suspend("ScheduledActions")
-    now = status.look(account, guarded)
+    now = status.read_status(account, guarded)
     assert not now.is_healthy and "its guard ends nothing" in now.problems[0]
     assert "not demo-workers, as long as that is suspended" in str(now)
     suspend("Terminate")
@@ -261,7 +261,7 @@ def test_a_suspended_process_is_said_before_a_task_relies_on_it(
     with pytest.raises(StackError, match="an update of the number of nodes would not come to its end"):
         update.execute(account, update.prepare(account, fewer), fewer, quiet)
     suspend("AZRebalance")
-    assert status.look(account, guarded).is_healthy
+    assert status.read_status(account, guarded).is_healthy
     stop.stop(account, guarded, quiet)
     suspend("Launch", group="demo-master")
     with pytest.raises(StackError, match="demo-master has Launch suspended"):
@@ -279,7 +279,7 @@ def test_what_was_deleted_by_hand_is_missed_by_every_task_that_needs_it(
     efs.delete_file_system(FileSystemId=ids["SharedFileSystem"])
     boto3.client("ec2").delete_launch_template(LaunchTemplateId=ids["WorkerTemplate"])
 
-    (problem,) = status.look(account, file).problems
+    (problem,) = status.read_status(account, file).problems
     for name in ("SharedFileSystem", "SharedTarget", "WorkerTemplate"):
         assert f"{ids[name]} ({name})" in problem
     more = with_(file, nodes=with_(file.nodes, workers=4))

@@ -89,7 +89,9 @@ class Cluster:
             assert wait_for(ended, 300, lambda: None)
         elif self.is_guarded:
             began = self.fake.world.ahead_s
-            self.outcomes.append(renew.look(Api("us-east-1", "demo"), self.place, lambda: time.monotonic() + began))
+            self.outcomes.append(
+                renew.check_once(Api("us-east-1", "demo"), self.place, lambda: time.monotonic() + began)
+            )
 
     @property
     def instances(self) -> int:
@@ -205,7 +207,7 @@ def test_a_forgotten_cluster_costs_no_more_than_its_idle_minutes_and_five(
     scene("prices", {"g5.12xlarge": 10.0})
     scene("settings", {"strict_time": False})
     guarded.fake.world.faults.clear()
-    bill = cost.look(account, file, since=guarded.began, until=guarded.fake.world.now(), besides=False)
+    bill = cost.cluster_cost(account, file, since=guarded.began, until=guarded.fake.world.now(), besides=False)
     assert 4 * (IDLE_MINUTES - 5) / 60 <= bill.hours <= 4 * (IDLE_MINUTES + 5) / 60
     assert 10 * bill.hours == pytest.approx(bill.usd)
 
@@ -269,7 +271,7 @@ def test_the_role_may_do_what_the_guard_does(guarded: Cluster) -> None:
     assert 2 == len(own["Resource"])
     operations = {c["operation"] for c in guarded.fake.world.log}
     before = len(guarded.fake.world.log)
-    renew.look(Api("us-east-1", "demo"), guarded.place)
+    renew.check_once(Api("us-east-1", "demo"), guarded.place)
     used = {c["operation"] for c in guarded.fake.world.log[before:]}
     assert used == {"DescribeAutoScalingGroups", "DescribeScalingActivities", "PutScheduledUpdateGroupAction"}
     assert ACTION

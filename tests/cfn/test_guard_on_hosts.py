@@ -133,7 +133,7 @@ def test_a_forgotten_cluster_ends_in_time_whatever_befalls_its_master(
     later = forward(driver, HOUR_S)
     minutes = {}
     for name, one in clusters.items():
-        bill = cost.look(account, one.file, since=one.forgotten_at, until=later, besides=False).usd
+        bill = cost.cluster_cost(account, one.file, since=one.forgotten_at, until=later, besides=False).usd
         minutes[name] = 60 * (bill or 0.0) / USD_PER_HOUR
     assert {} == {name: m for name, m in minutes.items() if not IDLE_MINUTES - 5 <= m <= IDLE_MINUTES + 5}
     began = {name: one.state["began"] for name, one in clusters.items()}

@@ -44,14 +44,16 @@ def test_a_price_that_is_given_is_the_masters_too_and_another_changes_no_node(
     """The jobs' cost is asked there, where nobody has the cluster file; CloudFormation takes metadata with a resource."""
     own = with_(file, nodes=with_(file.nodes, usd_per_hour=9.0))
     create.create(account, plan.make(account, own), quiet)
-    assert (9.0, 9.0) == tuple(h.usd_per_hour for h in cost.look(account, in_stack.file_of(account, "demo")).hosts[:2])
+    assert (9.0, 9.0) == tuple(
+        h.usd_per_hour for h in cost.cluster_cost(account, in_stack.file_of(account, "demo")).hosts[:2]
+    )
     dearer = with_(file, nodes=with_(file.nodes, usd_per_hour=10.0))
     proposed = update.prepare(account, dearer)
     assert {"AWS::AutoScaling::AutoScalingGroup"} == {c.kind for c in proposed.changes}
     before = stack.outputs(account, "demo")
     update.execute(account, proposed, dearer, quiet)
     assert 10.0 == in_stack.file_of(account, "demo").nodes.usd_per_hour
-    assert before == stack.outputs(account, "demo") and () == status.look(account, dearer).differs
+    assert before == stack.outputs(account, "demo") and () == status.read_status(account, dearer).differs
 
 
 def test_the_set_up_script_travels_with_the_stack(
@@ -68,7 +70,7 @@ def test_the_set_up_script_travels_with_the_stack(
 
     assert with_(own, setup=str(there / "prepare.sh")) == stack_actions.load(str(there / "cluster.toml"))
     assert "#!/bin/sh\necho one\n" == (there / "prepare.sh").read_text()
-    assert () == status.look(account, own).differs
+    assert () == status.read_status(account, own).differs
     script.write_text("#!/bin/sh\necho two\n")
     proposed = update.prepare(account, own)
     assert changes.only_new_nodes(proposed), str(proposed)
@@ -118,7 +120,7 @@ def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
     scene("faults", {"service": "cloudformation", "action": listing, "code": "AccessDenied", "status": 403, "times": 9})
 
     stack_actions.write_file(str(path), from_stack="demo")
-    status.look(account, file)
+    status.read_status(account, file)
     written.write(hostfile.targets(account, path, file), force=False)
     update.replace(account, file, "2", quiet)
 

@@ -125,7 +125,7 @@ def works_as_master(
     refused = {"service": "cloudformation", "action": "ListStackResources", "code": "AccessDenied", "status": 403}
     scene("faults", {**refused, "times": 99, "who": key})  # as IAM would: what was deleted by hand is not missed there
     own = Aws("us-east-1")
-    assert status.look(own, file).members
+    assert status.read_status(own, file).members
     found = hosts.hosts(own, outputs)
     assert in_stack.file_of(own, "demo").name == "demo"
     assert 0 == replace_instance.main(["us-east-1", "demo", "hosts"])

@@ -53,11 +53,11 @@ def test_it_is_made_listed_and_billed(priced: None, account: Aws, tmp_path: Any)
 
     assert [0, 4, 4] == [h.slots for h in written]
     assert [0, 4, 4] == [h["slots"] for h in replace_instance.hosts(account, "demo", outputs)["hosts"]]
-    found = cost.look(account, file)
+    found = cost.cluster_cost(account, file)
     assert [(MASTER, "on-demand", 0.1), (NODE, "spot", 4.0), (NODE, "spot", 4.0)] == [
         (h.instance_type, h.market, h.usd_per_hour) for h in found.hosts
     ]
-    assert status.look(account, file).is_healthy
+    assert status.read_status(account, file).is_healthy
     assert file == in_stack.file_of(account, "demo")
     seen = Api("us-east-1", "demo").groups()
     assert (3, 1, 4.0, 0.1) == (

@@ -134,7 +134,7 @@ def test_all_of_it_is_a_page() -> None:
 def look(
     file: ClusterFile, *members: GroupMember, most: int = 9, made_from: ClusterFile = DEMO, **said: Any
 ) -> ClusterStatus:
-    return status.look(account(**{**stack_of(made_from), **nodes(*members, most=most), **said}), file)
+    return status.read_status(account(**{**stack_of(made_from), **nodes(*members, most=most), **said}), file)
 
 
 def ending(name: str, minutes: int) -> dict[str, Any]:

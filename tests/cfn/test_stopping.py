@@ -47,7 +47,7 @@ def test_a_stopped_cluster_has_no_node_and_comes_back_in_its_order(
         {h.instance_id for h in made} & {h.instance_id for h in after},
     )
     assert "demo: starting 4 instances" in told
-    assert status.look(account, file).is_healthy
+    assert status.read_status(account, file).is_healthy
     with pytest.raises(NothingToDo, match="not stopped"):
         stop.start(account, file, quiet)
 

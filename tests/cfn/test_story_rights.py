@@ -143,7 +143,7 @@ def live(fake: FakeAws, scene: Scene, file: ClusterFile, tmp_path: Path) -> str:
     scene("capacity", {f"{SECOND}@{made.choices[0].zone}": 0})
     failover.create_where_there_is_room(own, made, quiet)
     outputs = stack.outputs(own, "demo")
-    assert status.look(own, file).is_healthy
+    assert status.read_status(own, file).is_healthy
     (tmp_path / "cluster.toml").write_text(text.render({"name": "demo", "access.ssh_from": "203.0.113.7/32"}))
     assert (
         3 == len(hostfile.targets(own, tmp_path / "cluster.toml", file))
@@ -152,7 +152,7 @@ def live(fake: FakeAws, scene: Scene, file: ClusterFile, tmp_path: Path) -> str:
     key = tmp_path / "key.pub"
     key.write_text("ssh-ed25519 " + "A" * 68)
     hostfile.lend_key(own, file, key)
-    assert cost.look(own, file).hosts
+    assert cost.cluster_cost(own, file).hosts
     fewer = with_(file, nodes=with_(file.nodes, workers=1), guard=Guard(idle_minutes=0))
     changes = update.prepare(own, fewer)
     left = update.execute(own, changes, fewer, quiet)  # of two that were launched in one second either may have ended
@@ -163,7 +163,7 @@ def live(fake: FakeAws, scene: Scene, file: ClusterFile, tmp_path: Path) -> str:
     assert capacity_blocks.offers(own, ("p5.48xlarge",), 1, 1) is not None
     assert guard_deadline.ends(own, file) is not None and outputs
     create.delete(own, file, quiet)
-    return made.body or plan.of(own, made.choices[-1], made).body
+    return made.body or plan.with_design(own, made.choices[-1], made).body
 
 
 @pytest.fixture
@@ -219,8 +219,8 @@ def test_so_it_is_with_a_cluster_on_eks(fake: FakeAws, scene: Scene, as_operator
     own = Aws("us-east-1")
     made = eks_plan.make(own, plain)
     life.make_where_there_is_room(own, made, quiet)
-    assert not eks_status.look(own, plain).problems
-    assert eks_cost.look(own, plain).hosts
+    assert not eks_status.read_status(own, plain).problems
+    assert eks_cost.cluster_cost(own, plain).hosts
     more = eks_plan.make(own, with_(plain, nodes=Nodes(workers=2)))
     proposed = changes_module.difference(own, more, stack.get(own, "demo-eks"))
     assert proposed

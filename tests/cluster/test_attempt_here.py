@@ -92,7 +92,7 @@ class Stage:
 
     def outcome(self, **changes: Any) -> tuple[Outcome, AttemptRecord]:
         made = self.attempt(**changes)
-        outcome = made.see_through()
+        outcome = made.run_to_end()
         assert {"presence", "ranks"} == self.closed
         cause, record = outcome.cause, made.record
         assert (cause.kind, cause.text, cause.host, cause.rank) == (record.what, record.text, record.host, record.rank)
@@ -359,7 +359,7 @@ def test_an_attempt_whose_supervisor_cannot_go_on_is_ended(stage: Stage) -> None
     made._on_look = fails
     stage.looks = [lambda: None]
     with pytest.raises(ZeroDivisionError):
-        made.see_through()
+        made.run_to_end()
     assert (["ended"], {"presence", "ranks"}) == (stage.ended_by, stage.closed)
 
 

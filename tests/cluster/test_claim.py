@@ -20,7 +20,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, _refuse_taken, claim_hosts, give_back, taken_by_others
-from cluster.jobs.cleanup import let_go, sweep
+from cluster.jobs.cleanup import release, sweep
 from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.supervisor.interruptible_wait import Patience, StopAsked
 from tests.cluster.flat_jobs import changed
@@ -372,7 +372,7 @@ def test_a_host_can_be_let_go_while_the_job_goes_on(name: str, tmp_path: Path) -
     job = a_job("exit 0", f"claimed-{os.getpid()}")
     claim_hosts(job, tmp_path / job.id)
     with begun(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:
-        let_go([HERE], job.id)
+        release([HERE], job.id)
         assert onhost.holder(name) is None
         assert program.poll() is None
 

@@ -489,40 +489,40 @@ class Told:
 
 def test_the_first_look_asks_for_an_end_and_says_so(place: GuardPaths) -> None:
     """An hour after the last useful work; until AWS has said the terms there is nothing to say but the trouble."""
-    assert {"trouble": "no route"} == renew.look(Told(refuses="no route"), place).told
+    assert {"trouble": "no route"} == renew.check_once(Told(refuses="no route"), place).told
     aws = Told()
-    said = renew.look(aws, place)
+    said = renew.check_once(aws, place)
     assert (T + 3600, T + 3600) == (aws.end, said.told["end"])
     assert ("", False, False) == (said.warn, said.save, "line" in said.told)
     assert {"useful_at": T, "what": "its start", "hours": 1.23, "kept_until": 0.0, "trouble": ""} == {
         name: said.told[name] for name in ("useful_at", "what", "hours", "kept_until", "trouble")
     }
-    assert "no route" == renew.look(Told(refuses="no route"), place).told["trouble"]
-    assert "too late" == renew.look(Told(refuses_ends="too late"), replace(place, life="2")).told["trouble"]
+    assert "no route" == renew.check_once(Told(refuses="no route"), place).told["trouble"]
+    assert "too late" == renew.check_once(Told(refuses_ends="too late"), replace(place, life="2")).told["trouble"]
 
 
 def test_an_end_that_one_group_refuses_is_asked_for_again(place: GuardPaths) -> None:
     """The earlier of both ends is warned of, or jobs there would end unsaved; the other group is named until it has it."""
     aws = Told()
-    renew.look(aws, place)
+    renew.check_once(aws, place)
     aws.found, aws.half = GuardLimits(idle_minutes=30), "the end of demo-master is not set: Throttling"
     for _ in range(2):
         aws.end = None
-        told = renew.look(aws, place).told
+        told = renew.check_once(aws, place).told
         assert (T + 1800, T + 1800, aws.half) == (aws.end, told["end"], told["trouble"])
     aws.half = ""
-    assert (T + 1800, "") == tuple(renew.look(aws, place).told[name] for name in ("end", "trouble"))
+    assert (T + 1800, "") == tuple(renew.check_once(aws, place).told[name] for name in ("end", "trouble"))
     aws.end = None
-    renew.look(aws, place)
+    renew.check_once(aws, place)
     assert aws.end is None, "both have it"
     aws.found, aws.half = GuardLimits(idle_minutes=90), "the end of demo-workers is not set: Throttling"
-    assert T + 1800 == renew.look(aws, place).told["end"], "the group that has not moved ends first"
+    assert T + 1800 == renew.check_once(aws, place).told["end"], "the group that has not moved ends first"
 
 
 def test_no_end_is_put_off_by_a_guard_that_forgets(place: GuardPaths, tmp_path: Path) -> None:
     """It would take each look for the first, for ever."""
     aws = Told()
-    renew.look(aws, replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json")))
+    renew.check_once(aws, replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json")))
     assert aws.end is None
 
 
@@ -541,8 +541,8 @@ def test_a_warning_says_when_why_and_what_puts_it_off(
     for host in ("a", "b"):
         Path(place.folder, "hosts", f"{host}.json").write_text('{"host": "h", "local": ["/nvme: x (9 GiB)"]}')
     renew._remember(place, replace(STATE, until=T + 3600), found, T + 3600 - left_s, 0.0)
-    said = renew.look(Told(refuses="no route"), place, lambda: 0.0)
-    again = renew.look(Told(refuses="no route"), place, lambda: 0.0)
+    said = renew.check_once(Told(refuses="no route"), place, lambda: 0.0)
+    again = renew.check_once(Told(refuses="no route"), place, lambda: 0.0)
     text = f"all nodes of demo end at 09:00 UTC: {why}" + ("; 'inv keep 2h' puts that off" if way_out else "")
     lost = " Only on the nodes' own disks, and lost then: /nvme: x (9 GiB)."
     assert text == said.told["line"] == again.told["line"]
@@ -554,7 +554,7 @@ def test_a_warning_says_when_why_and_what_puts_it_off(
 
 def test_no_end_is_told_as_none(place: GuardPaths) -> None:
     """Where the guard is off."""
-    said = renew.look(Told(found=GuardLimits()), place)
+    said = renew.check_once(Told(found=GuardLimits()), place)
     assert (None, "", "") == (said.told["end"], said.told["why"], said.warn)
     assert NEVER > T
 

@@ -301,7 +301,7 @@ class World:
     def tick(self) -> renew.GuardReport:
         self.offset_s, self.has_answered = 0.0, False  # a new process
         guard = Guard(self)
-        return renew.look(guard, GuardPaths(name="x", shared="/nowhere"), lambda: self.now)
+        return renew.check_once(guard, GuardPaths(name="x", shared="/nowhere"), lambda: self.now)
 
 
 class Guard:

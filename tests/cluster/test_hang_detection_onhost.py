@@ -100,13 +100,13 @@ def test_a_host_tells_each_rank_with_its_process(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(beats, "processes", lambda job, attempt: found)
     monkeypatch.setattr(beats, "beats", lambda job, attempt: said)
     monkeypatch.setattr(beats, "NOTICE", str(tmp_path / "notice"))
-    told = beats.look("j", "1")
+    told = beats.rank_states("j", "1")
     assert [
         (0, "R", 1.0, 3), (1, "D", 0.5, None), (2, "R", 0.5, OVER), (3, "", 0.5, 3), (4, "", 0, 3)
     ] == [(r["rank"], r["state"], r["cpu_s"], r["beat"] and r["beat"]["phase"]) for r in told["ranks"]]  # fmt: skip
     assert ("", None) == (told["stopped"], told["notice"])
     (tmp_path / "notice").write_text('{"when": 5}')
-    assert {"when": 5} == beats.look("j", "1")["notice"]
+    assert {"when": 5} == beats.rank_states("j", "1")["notice"]
     (tmp_path / "notice").write_text("{" + " " * 5000 + "}")
     assert beats._notice() is None
     assert 3 == said[2]["phase"]

@@ -35,7 +35,7 @@ def test_a_host_counts_its_gpus(host: Any, smi: str, gpus: int) -> None:
     """As its driver lists them; without one there is none."""
     if smi:
         host(nvidia_smi=smi)
-    assert gpus == look.look("/none")["gpus"]
+    assert gpus == look.probe("/none")["gpus"]
 
 
 @pytest.mark.parametrize(("sudo", "may"), [("exit 0", True), ("exit 1", False), ("", False), ("exec sleep 60", False)])
@@ -48,9 +48,9 @@ def test_who_may_be_root_is_root_or_is_let_by_sudo(
     ends = look._ends_well
     monkeypatch.setattr(look, "_ends_well", lambda *words: ends(*words, timeout_s=0.05 if "sleep" in sudo else 10))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert may is look.look("/none")["may_be_root"]
+    assert may is look.probe("/none")["may_be_root"]
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert look.look("/none")["may_be_root"]
+    assert look.probe("/none")["may_be_root"]
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

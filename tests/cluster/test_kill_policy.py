@@ -22,7 +22,7 @@ from cluster.kill.onhost.leftovers import (
     _own_chain,
     _with_job,
     fate,
-    look,
+    find_processes,
     segments,
 )
 
@@ -162,7 +162,7 @@ def test_who_looks_is_not_listed_nor_what_is_of_no_training(monkeypatch: pytest.
     }
 
     assert {me, parent, 3, 4_000_001} == _own_chain(table)
-    listed = look(LeftoversArguments(going=[], over=["x"]), table)
+    listed = find_processes(LeftoversArguments(going=[], over=["x"]), table)
     expected = [(4_000_002, "another inv's", True), (4_000_003, "end", False), (4_000_005, "end", False)]
     assert expected == [(p["pid"], p["fate"], p["orphan"]) for p in listed]
     monkeypatch.delenv("DLAMI_RUN")

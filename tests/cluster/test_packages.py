@@ -688,21 +688,21 @@ def test_a_host_goes_on_with_what_is_of_the_same_build(tmp_path: Path) -> None:
     python = subprocess.run([sys.executable, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
     version = python.stdout.strip()
 
-    assert {"there": False} == env_registry.look(place, "ab", "one", version, False)
+    assert {"there": False} == env_registry.is_complete(place, "ab", "one", version, False)
     assert not Path(place).exists()
     for name, is_kept in (("one", False), ("one", True), ("two", False)):
-        assert {"there": False} == env_registry.look(place, "ab", name, version, True)
+        assert {"there": False} == env_registry.is_complete(place, "ab", name, version, True)
         assert is_kept == part.exists()
         part.touch()
     assert "is not here" in env_registry.declare(place, "ab", {"build": "two", "python": version})["why"]
     (tmp_path / "place/ab/bin").mkdir()
     (tmp_path / "place/ab/bin/python").symlink_to(sys.executable)
-    assert {"there": False} == env_registry.look(
+    assert {"there": False} == env_registry.is_complete(
         place, "ab", "two", version, False
     )  # it runs, and nobody has declared it
     assert env_registry.declare(place, "ab", {"build": "two", "python": version})["there"]
-    assert {"there": True} == env_registry.look(place, "ab", "two", version, False)
-    assert {"there": False} == env_registry.look(place, "ab", "three", version, False)
+    assert {"there": True} == env_registry.is_complete(place, "ab", "two", version, False)
+    assert {"there": False} == env_registry.is_complete(place, "ab", "three", version, False)
 
 
 def test_a_job_that_goes_on_has_the_same_packages() -> None:

@@ -110,7 +110,7 @@ def test_ranks_are_asked_to_save_and_leave(
 ) -> None:
     """As for a stop, by SIGUSR1; however they leave, the job goes on, unless it is known to have finished."""
     attempt = asked(tmp_path, job_id, leaves, growing=True, **changes)
-    outcome = attempt.see_through()
+    outcome = attempt.run_to_end()
 
     assert expected is outcome.cause.kind is attempt.record.what, outcome.cause.text
     assert says in outcome.cause.text
@@ -139,7 +139,7 @@ def test_a_notice_says_saved_only_of_what_was(
     """By the ranks' word or a checkpoint that is newer; what has finished has not left for it."""
     said = {"localhost": {"kind": "spot", "at": time.time(), "text": "bye"}}
     monkeypatch.setattr(RankWatch, "notices", lambda _: said if (tmp_path / "on").exists() else {})
-    outcome = asked(tmp_path, job_id, leaves, growing=False).see_through()
+    outcome = asked(tmp_path, job_id, leaves, growing=False).run_to_end()
 
     assert (expected, says) == (outcome.cause.kind, outcome.cause.text)
     assert (expected is FailureKind.DONE) is (outcome.state is JobState.SUCCEEDED)
@@ -153,7 +153,7 @@ def test_what_had_finished_when_it_was_stopped_has_succeeded(tmp_path: Path, job
         (tmp_path / "on").unlink(missing_ok=True)
         attempt = asked(tmp_path, job_id, "exit 0", growing=False, is_stopped=True, steps=9)
         attempt.record = dataclasses.replace(attempt.record, step=step)
-        assert expected is attempt.see_through().state
+        assert expected is attempt.run_to_end().state
 
 
 def asked(

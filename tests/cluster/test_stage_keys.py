@@ -32,7 +32,7 @@ from cluster.stage.onhost.archive import unpack
 from cluster.stage.onhost.files import files_below, finished
 from cluster.stage.onhost.folder import DestinationFolder
 from cluster.stage.onhost.keys import places
-from cluster.stage.onhost.look import look
+from cluster.stage.onhost.look import summarize
 from cluster.stage.onhost.stall_watchdog import Silence
 from cluster.stage.stage import SILENCE_S, Staged, environment_of, of_one_list, request_of
 from tests import fake_s3
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(nobody_s_folder: Path, mod
         (nobody_s_folder / "private/x").write_text("x")
         (nobody_s_folder / "private").chmod(mode)
 
-    for read in (files_below, look):
+    for read in (files_below, summarize):
         with as_nobody(), pytest.raises(PermissionError) as error:
             read(str(nobody_s_folder))
         assert str(nobody_s_folder / named) == error.value.filename
@@ -298,7 +298,7 @@ def test_all_files_below_a_folder_are_found_and_nothing_else(tmp_path: Path) -> 
     assert {"b/.x.dlami-part", ".tar.dlami-part/y"} == found.keys() - finished(found).keys()
     assert [("a", 1), ("b/c", 3), ("link", 1)] == list(finished(found).items())
     assert 11 == len(heard), "every name"
-    assert 0 == look(str(tmp_path / "none"))["files"]
+    assert 0 == summarize(str(tmp_path / "none"))["files"]
 
 
 @pytest.fixture

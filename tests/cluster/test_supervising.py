@@ -69,8 +69,8 @@ class Stage:
         self.slept += 1
         assert self.slept < 100, "it waits for ever"
 
-    def see_through(self, attempt: int = 1) -> JobStatus | None:
-        return supervise._Supervisor(self.paths, attempt, self.folder).see_through()
+    def run_to_end(self, attempt: int = 1) -> JobStatus | None:
+        return supervise._Supervisor(self.paths, attempt, self.folder).run_to_end()
 
     def attempts_on_record(self) -> list[AttemptRecord]:
         self.folder.do(lambda: None)
@@ -102,7 +102,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         def __init__(self, job: Job, paths: JobPaths, signals: Any, record: AttemptRecord, **on: Any) -> None:
             self.job, self.signals, self.record, self.on = job, signals, record, on
 
-        def see_through(self) -> Outcome:
+        def run_to_end(self) -> Outcome:
             made.attempts.append(self.job)
             made.runs |= {h.address: self.job.attempt for h in self.job.hosts}
             made.held |= {h.address for h in self.job.hosts}
@@ -172,7 +172,7 @@ def test_an_attempt_that_is_done_ends_its_job(stage: Stage) -> None:
     """Nothing of it runs or is held afterwards; its record says when it was cleared, and who was told."""
     stage.begin(a_healing())
     stage.plays = [ends(DONE)]
-    status = stage.see_through()
+    status = stage.run_to_end()
     assert status
     assert (JobState.SUCCEEDED, 0, "", ()) == (status.state, status.exit_code, status.cause, status.left)
     assert status == stage.status_on_record()
@@ -207,7 +207,7 @@ def test_a_job_goes_on_without_a_host_that_is_lost(stage: Stage) -> None:
         return LOST_B
 
     stage.plays, stage.prepared = [first, second], [on(A, C)]
-    status = stage.see_through()
+    status = stage.run_to_end()
     assert status
     assert (JobState.SUCCEEDED, 2) == (status.state, status.attempt)
     assert (f"{B.address}: not looked at, it does not answer",) == status.left
@@ -235,7 +235,7 @@ def test_hosts_of_earlier_attempts_are_cleared_where_they_answer(stage: Stage) -
         return DONE
 
     stage.plays, stage.prepared = [ends(DAEMON), second, third], [on(A), on(A)]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert (f"{B.address}: not looked at, it does not answer",) == status.left
     assert {} == stage.runs
 
@@ -280,7 +280,7 @@ def test_how_far_an_attempt_is_is_kept_once_it_would_be_missed(
 
     stage.plays = [look]
     supervisor = supervise._Supervisor(stage.paths, 2, stage.folder)
-    assert supervisor.see_through()
+    assert supervisor.run_to_end()
     assert [("ended", 2, "succeeded")] == stage.told, "a supervisor's first attempt has not healed"
 
 
@@ -300,7 +300,7 @@ def test_why_there_is_no_next_attempt_is_in_the_record(stage: Stage, is_back: bo
         raise NotHealed("no host is left")
 
     stage.plays, stage.prepared = [first], [none_left]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert (JobState.FAILED, "10.0.0.1 was lost; not tried again: no host is left") == (status.state, status.cause)
     assert (() if is_back else (f"{B.address}: not looked at, it does not answer",)) == status.left
     assert (set() if is_back else {B.address}) == stage.held
@@ -325,7 +325,7 @@ def test_a_job_that_must_not_heal_ends_with_its_attempt(stage: Stage, heal: bool
     stage.plays = [
         ends(Outcome(state=JobState.FAILED, cause=Cause(kind=FailureKind.PROGRAM, text="exit 1"), exit_code=1))
     ]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     why = "; not tried again: it is the program's own error, and would come again" if heal else ""
     assert (JobState.FAILED, "exit 1" + why) == (status.state, status.cause)
     assert set() == stage.held
@@ -336,7 +336,7 @@ def test_a_job_that_is_stopped_while_it_heals_says_both(stage: Stage) -> None:
     stage.begin(a_healing())
     stage.plays, stage.prepared = [ends(DAEMON)], [raises(StopAsked())]
     stage.stays = "10.0.0.0: process 7"
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert (JobState.STOPPED, 1, FailureKind.STOPPED) == (status.state, status.exit_code, status.ended_by)
     assert "stopped before its next attempt; the last: its daemon ended" == status.cause
     assert ("10.0.0.0: process 7",) == status.left
@@ -356,7 +356,7 @@ def test_a_job_whose_master_is_shut_down_goes_on_later(stage: Stage, while_heali
         return DOWN
 
     stage.plays, stage.prepared = [ends(DAEMON) if while_healing else goes], [goes]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert JobState.HEALING is status.state
     why = "its daemon ended" if while_healing else "its master was shut down"
     assert why in status.cause
@@ -380,7 +380,7 @@ def test_a_stop_is_in_the_record_but_for_a_shutdown_after_which_it_goes_on(
         return DONE
 
     stage.plays = [asked]
-    assert stage.see_through()
+    assert stage.run_to_end()
 
 
 def test_a_supervisor_that_fails_says_so(stage: Stage) -> None:
@@ -388,7 +388,7 @@ def test_a_supervisor_that_fails_says_so(stage: Stage) -> None:
     stage.begin(a_healing())
     stage.plays = [raises(KeyError("x"))]
     with pytest.raises(KeyError):
-        stage.see_through()
+        stage.run_to_end()
     status = stage.status_on_record()
     assert (JobState.FAILED, FailureKind.SUPERVISOR) == (status.state, status.ended_by)
     assert "the supervisor failed: KeyError: 'x'" == status.cause
@@ -404,7 +404,7 @@ def test_a_supervisor_whose_lease_another_has_leaves_the_job_alone(stage: Stage,
         return DAEMON
 
     stage.plays = [loses]
-    assert stage.see_through() is None
+    assert stage.run_to_end() is None
     assert "attempt 2 of process 7 on other is" in capsys.readouterr().out
     assert JobState.RUNNING is load(stage.paths.status, JobStatus).state
     assert {A.address, B.address} == set(stage.runs)
@@ -418,7 +418,7 @@ def test_an_attempt_that_was_taken_back_does_not_begin(
 ) -> None:
     """One of another number, or a job that is not announced any more."""
     stage.begin(a_healing(), state, attempt=attempt)
-    assert stage.see_through() is None
+    assert stage.run_to_end() is None
     assert f"attempt 1 is not to begin any more: it is {state}" in capsys.readouterr().out
     assert [] == stage.attempts == stage.attempts_on_record()
 
@@ -438,7 +438,7 @@ def test_a_job_is_taken_up_as_its_lost_supervisor_left_it(stage: Stage, is_known
         return job
 
     stage.plays, stage.prepared = [ends(DONE)], [prepared]
-    assert (status := stage.see_through(3))
+    assert (status := stage.run_to_end(3))
     assert (JobState.SUCCEEDED, 4) == (status.state, status.attempt)
     three, four = stage.attempts_on_record()
     assert (3, 4, 4) == (three.number, three.step, four.number)
@@ -466,7 +466,7 @@ def test_a_job_whose_turn_comes_has_hosts_and_an_attempt(stage: Stage) -> None:
         return job.planned(hosts=(A, C))
 
     stage.plays, stage.prepared = [ends(DONE)], [offered]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert JobState.SUCCEEDED is status.state
     assert [("started", 1, "out of the queue: 2 ranks on 10.0.0.[0,2], as they are"), ("ended", 1, "succeeded")] == (
         stage.told
@@ -499,7 +499,7 @@ def test_hosts_that_another_has_after_all_are_waited_for_in_the_queue(
         return job
 
     stage.plays, stage.prepared = [ends(DONE)], [taken, taken, again]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert JobState.SUCCEEDED is status.state
     assert [[A.address, B.address], [B.address, C.address]] == mine
 
@@ -518,7 +518,7 @@ def test_a_job_that_never_begins_holds_nothing(
     stage.begin(a_waiting(), JobState.QUEUED)
     stage.held |= {A.address, C.address}
     stage.prepared = [raises(why)]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert (state, kind, text) == (status.state, status.ended_by, status.cause)
     assert ([], set()) == (stage.attempts, stage.held)
 
@@ -528,7 +528,7 @@ def test_a_job_keeps_its_place_while_its_master_is_away(stage: Stage) -> None:
     stage.begin(a_waiting(), JobState.QUEUED)
     stage.signals.are_of_a_shutdown = True
     stage.prepared = [raises(StopAsked())]
-    assert (status := stage.see_through())
+    assert (status := stage.run_to_end())
     assert JobState.QUEUED is status.state is stage.status_on_record().state
 
 

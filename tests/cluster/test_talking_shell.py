@@ -18,7 +18,7 @@ from cluster.kill.reboot import reboot
 from cluster.launch.facts import survey
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import complaint, marked, said, trouble
+from cluster.ssh.noise_filter import complaint, marked, output_between_marks, trouble
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 from cluster.ssh.terminate import end_processes
@@ -75,7 +75,7 @@ def test_questions_get_their_answers(talking: None, lab: Lab, reach: Executor, c
     )
     asked = marked(f"cd {cluster.project} && {cluster.python} -c {shlex.quote(swept)}")
     assert [f"{sorted({'localhost', *addresses[:2]})} ()\n"] == [
-        said(r) for r in reach.run([cluster.master], asked).values()
+        output_between_marks(r) for r in reach.run([cluster.master], asked).values()
     ]
 
 
@@ -116,7 +116,7 @@ def test_tasks_answer_as_ever(
     (tmp_path / "data").write_text("whole")
     copied = inv("copy", tmp_path / "data", "/root/talks")
     assert 0 == copied.returncode, copied.stdout + copied.stderr
-    assert {"whole"} == {said(r) for r in reach.run(cluster.hosts, marked("cat /root/talks")).values()}
+    assert {"whole"} == {output_between_marks(r) for r in reach.run(cluster.hosts, marked("cat /root/talks")).values()}
     wait_for(lambda: not jobs.show(job.id).state.is_going, 10, "it is over")
 
 
@@ -135,7 +135,7 @@ def test_what_is_between_the_marks_counts(stdout: bytes, stderr: bytes, code: in
     """An answer without its end is none."""
     result = Result(host=HERE, exit_code=code, stdout=stdout, stderr=stderr, seconds=0)
 
-    assert expected == (said(result), trouble(result))
+    assert expected == (output_between_marks(result), trouble(result))
     assert b"motd" not in complaint(result).encode()
 
 

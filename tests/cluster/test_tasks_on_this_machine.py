@@ -105,7 +105,7 @@ def test_a_matrix_ends_well_where_each_cell_did_and_the_results_are_kept(
     made = cells(read(tmp_path / "two.toml"))
     known = {c.digest: CellEntry(job=f"j{c.number}", state=state) for c, state in zip(made, states, strict=True)}
     monkeypatch.setattr(MatrixRun, "left", lambda self: [])
-    monkeypatch.setattr(MatrixRun, "see_through", lambda self, planned: MatrixState(cells=known))
+    monkeypatch.setattr(MatrixRun, "run_to_end", lambda self, planned: MatrixState(cells=known))
     monkeypatch.setattr(typed_matrix, "_planned", lambda *_: None)
     monkeypatch.setattr(typed_matrix, "_results", lambda *_: None)
     monkeypatch.setattr(typed_matrix, "_uploaded", lambda *_: is_uploaded)

@@ -542,7 +542,7 @@ def test_workers_are_hosts_once_their_sshd_greets(tmp_path: Path, monkeypatch: p
 
 def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
     """Nothing of a job that is not there; afterwards nobody answers."""
-    with progress.told(JobPaths(tmp_path / "none"), 0) as port:
+    with progress.serve_progress(JobPaths(tmp_path / "none"), 0) as port:
         answer = json.loads(progress._read(port))
     assert {"progress": None, "trouble": ""} == answer
     assert b"" == progress._read(port)

@@ -69,7 +69,7 @@ def test_who_holds_memory_is_named_with_whose_it_is(holder: int) -> None:
     about = About(host=Host(rank=0, address="localhost", slots=1), gpus_on_bus=8)
     check = next(c for c in checks.GPU if c.name == "gpu-strays")
     mine = [p for p in finding_on(check, answers(), about).problems if f"process {holder} " in p.what]
-    listed = [one for one in leftovers.look(leftovers.LeftoversArguments([], [])) if one["pid"] == holder]
+    listed = [one for one in leftovers.find_processes(leftovers.LeftoversArguments([], [])) if one["pid"] == holder]
 
     assert 1 == len(mine) and "of no job holds" in mine[0].what and mine[0].unfit
     assert ["no job's"] == [one["fate"] for one in listed] and listed[0]["gpu_mb"] >= 256

@@ -110,7 +110,7 @@ class DetectorTrainLoop(Callback):
                 self.progress.say(self.plan.change)
         self.progress.clock.restart()
         if self.newest.is_copy:
-            self.progress.say(checkpoint_replica.told(self.newest, self.progress.hosts))
+            self.progress.say(checkpoint_replica.source_sentence(self.newest, self.progress.hosts))
             self._save_last()
         if self.saver:
             self.saver.pace.begin()

@@ -78,7 +78,7 @@ class TrainLoop:
             if not self.config.eval_only:
                 stack.enter_context(self.progress.recorded(self.config.job_dir, self.step))
             if self.newest.is_copy:
-                self.progress.say(checkpoint_replica.told(self.newest, self.progress.hosts))
+                self.progress.say(checkpoint_replica.source_sentence(self.newest, self.progress.hosts))
                 self._save_last()
             if self.config.cache:
                 self.shards.copy(self.config.cache)

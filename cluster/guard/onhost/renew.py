@@ -92,7 +92,9 @@ class GuardReport:
     save: bool = False
 
 
-def look(aws: AutoScalingClient, place: GuardPaths, monotonic: Callable[[], float] = time.monotonic) -> GuardReport:
+def check_once(
+    aws: AutoScalingClient, place: GuardPaths, monotonic: Callable[[], float] = time.monotonic
+) -> GuardReport:
     """Check once, and postpone the end if there is useful work. Return the report and the actions that are due."""
     state, terms, clock = _remembered(place, monotonic())
     if not aws.has_answered and clock is not None:
@@ -369,7 +371,7 @@ def main(name: str, life: str, region: str, shared: str, project: str, login: st
 
 def _look_and_act(place: GuardPaths, region: str, project: str, login: str) -> None:
     _folders(place)
-    outcome = look(Api(region, place.name), place)
+    outcome = check_once(Api(region, place.name), place)
     with contextlib.suppress(OSError):
         write(os.path.join(place.folder, "told.json"), json.dumps(outcome.told))
     if outcome.told.get("trouble"):

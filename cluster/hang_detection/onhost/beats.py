@@ -21,7 +21,7 @@ OVER = -1  # in place of a phase: the process with heartbeats has ended, its pro
 NOTICE = "/run/dlami-notice.json"  # written by the host's own unit when it will go
 
 
-def look(job: str, attempt: str) -> dict[str, Any]:
+def rank_states(job: str, attempt: str) -> dict[str, Any]:
     """Return this host's clock, its ranks and the state of their processes, mpirun's stopped daemon, and a notice."""
     found = processes(job, attempt)
     by_pid, mains, said = {p.pid: p for p in found}, main_processes(found), beats(job, attempt)
@@ -55,7 +55,7 @@ def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
     """Send a report every `every_s` seconds, for `for_s` seconds or until nobody reads."""
     until = time.monotonic() + for_s
     while True:
-        seen = look(job, str(attempt))
+        seen = rank_states(job, str(attempt))
         try:
             say(seen)
         except OSError:  # nobody reads any more

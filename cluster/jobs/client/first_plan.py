@@ -16,7 +16,7 @@ from cluster.launch.facts import HostFacts
 from cluster.launch.mpirun import Launch
 from cluster.packages.interpreter import Interpreter
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import said
+from cluster.ssh.noise_filter import output_between_marks
 from cluster.ssh.result import Result
 
 OnMaster = Callable[[str, bytes, Limits], Result]
@@ -83,7 +83,7 @@ def versions_of(
     told = [f"{name}={value}" for name, value in own.items()]
     command = " ".join([*path, "exec", shlex.join(["env", *told, *words])])
     with contextlib.suppress(ValueError, AttributeError):
-        return {**json.loads(said(on_master(command, b"", Limits(total_s=_VERSIONS_S))) or ""), **mpi}
+        return {**json.loads(output_between_marks(on_master(command, b"", Limits(total_s=_VERSIONS_S))) or ""), **mpi}
     return mpi
 
 
@@ -112,6 +112,6 @@ def check_flags(job: Job, project: str, on_master: OnMaster) -> int | None:
     if not result.ok:
         raise error_of(result)
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        plan = said(result) or ""
+        plan = output_between_marks(result) or ""
         return int(json.loads(plan[plan.index("{") :])["steps"])
     return None

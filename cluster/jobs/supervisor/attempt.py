@@ -96,7 +96,7 @@ class Attempt:
         self._checkpoint_before: int | None = None  # newest checkpoint's time when ranks were asked to leave
         self.record = record  # what is known so far
 
-    def see_through(self) -> Outcome:
+    def run_to_end(self) -> Outcome:
         """Start mpirun, watch it until it ends, and return the outcome."""
         before = self._kept()
         self._presence = Presence([h.address for h in self._job.hosts if not h.is_local]).start()

@@ -10,7 +10,7 @@ from cluster.errors import ClusterError
 from cluster.folder_thread import FolderThread
 from cluster.hosts import Host
 from cluster.jobs.claim import HostsTaken, claim_hosts
-from cluster.jobs.cleanup import let_go
+from cluster.jobs.cleanup import release
 from cluster.jobs.plan import HostsUnfit, planned_on_master, write_hostfiles
 from cluster.jobs.record import Job, JobPaths, write_job
 from cluster.jobs.supervisor.admission import next_hosts
@@ -147,7 +147,7 @@ class Recovery:
         job = claim_hosts(job, self._paths.folder, kept=self._own)
         gone = {a for a, unfit in chosen.replaced.items() if unfit.is_silent} | chosen.successors.keys()
         others = {a: h for a, h in self.may_have_taken.items() if a not in {h.address for h in job.all_hosts}}
-        let_go([h for a, h in others.items() if a not in gone], job.id)
+        release([h for a, h in others.items() if a not in gone], job.id)
         return job
 
     def _announce(self, job: Job) -> None:

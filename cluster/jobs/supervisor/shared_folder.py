@@ -11,7 +11,7 @@ from cluster.jobs.cleanup import cluster_of_job
 from cluster.jobs.record import Job, JobPaths
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.noise_filter import marked, output_between_marks
 
 _ANSWER_S = 10.0
 _ENOUGH = 1 << 16  # bytes, enough for a record and a log for a while
@@ -48,4 +48,4 @@ def hosts_without(job: Job, paths: JobPaths) -> tuple[str, ...]:
     command = marked(f"test -e {shlex.quote(str(paths.public))} && echo seen || echo not seen")
     with Executor(cluster_of_job(hosts, job.id)) as reach:
         results = reach.run(hosts, command, limits=Limits(connect_s=5, total_s=_ANSWER_S))
-    return tuple(h.address for h, r in results.items() if (said(r) or "").strip() == "not seen")
+    return tuple(h.address for h, r in results.items() if (output_between_marks(r) or "").strip() == "not seen")

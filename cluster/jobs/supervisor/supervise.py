@@ -54,7 +54,7 @@ def supervise(paths: JobPaths, attempt: int) -> JobStatus | None:
     folder = FolderThread()
     sys.stdout = sys.stderr = FolderLog(folder, sys.stdout.fileno())
     try:
-        return _Supervisor(paths, attempt, folder).see_through()
+        return _Supervisor(paths, attempt, folder).run_to_end()
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None
@@ -70,7 +70,7 @@ class _Supervisor:
         self.holder = LeaseHolder(paths, attempt, folder)
         self.patience = Patience(self.signals, self._keep_up)
 
-    def see_through(self) -> JobStatus | None:
+    def run_to_end(self) -> JobStatus | None:
         """Run the job from this supervisor's first write to its last.
 
         Return None if it may not begin or lost its lease.
@@ -208,7 +208,7 @@ class _Supervisor:
             folder=self.folder,
         )
         try:
-            outcome = attempt.see_through()
+            outcome = attempt.run_to_end()
         finally:
             growing.close()
         self.record = attempt.record

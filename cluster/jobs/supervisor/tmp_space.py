@@ -4,7 +4,7 @@ from cluster.jobs.cleanup import cluster_of_job
 from cluster.jobs.record import Job
 from cluster.ssh.fanout import Executor
 from cluster.ssh.limits import Limits
-from cluster.ssh.noise_filter import marked, said
+from cluster.ssh.noise_filter import marked, output_between_marks
 
 _ANSWER_S = 10.0
 _LEAST_KB = 64
@@ -18,7 +18,7 @@ def hosts_without_room(job: Job) -> tuple[str, ...]:
     command = marked("df -k --output=avail /tmp /dev/shm 2>/dev/null || true")
     with Executor(cluster_of_job(hosts, job.id)) as reach:
         results = reach.run(hosts, command, limits=Limits(connect_s=5, total_s=_ANSWER_S))
-    return tuple(h.address for h, r in results.items() if _is_full(said(r) or ""))
+    return tuple(h.address for h, r in results.items() if _is_full(output_between_marks(r) or ""))
 
 
 def _is_full(df: str) -> bool:

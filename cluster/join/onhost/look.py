@@ -39,7 +39,7 @@ def _gpus() -> int | None:
     return None if shutil.which("nvidia-smi") and devices()["gpus"] else 0
 
 
-def look(project: str) -> dict[str, Any]:
+def probe(project: str) -> dict[str, Any]:
     """Return the report of this host."""
     project = os.path.expanduser(project)
     own = os.environ.get("SSH_CONNECTION", "").split()  # client, its port, this host, its port
@@ -56,4 +56,4 @@ def look(project: str) -> dict[str, Any]:
 
 def main(project: str) -> None:
     """Send the report of this host."""
-    say(look(project))
+    say(probe(project))

@@ -69,7 +69,7 @@ class ProcEntry(NamedTuple):
         return self.pid, self.started
 
 
-def look(asked: LeftoversArguments, table: dict[int, ProcEntry] | None = None) -> list[dict[str, Any]]:
+def find_processes(asked: LeftoversArguments, table: dict[int, ProcEntry] | None = None) -> list[dict[str, Any]]:
     """Return every process here that belongs to a training, each with its user, its job and its fate."""
     table = processes() if table is None else table
     gpu = _gpu_megabytes()
@@ -316,7 +316,7 @@ class ShownProcesses:
         self._note(mine)
         while new := [one for one in table.values() if self._is_new(one, table)]:
             self._note(new)
-        found = [(p, (p["pid"], p["started"])) for p in look(asked, table)]
+        found = [(p, (p["pid"], p["started"])) for p in find_processes(asked, table)]
         return [p for p, it in found if it in self._asked or (it in self._identities and p["fate"] == "end")]
 
     def _with_tag(self, one: ProcEntry) -> ProcEntry:
@@ -388,5 +388,5 @@ def main(asked: dict[str, Any], address: str) -> None:
         left, removed = end(LeftoversArguments(**asked, **to_go[address]))
         say({"left": left, "removed": removed})
         return
-    found = look(LeftoversArguments(**asked))
+    found = find_processes(LeftoversArguments(**asked))
     say({"processes": found, "segments": segments({p["pid"] for p in found if p["fate"] == "end"})})

@@ -206,7 +206,7 @@ def whole_lines(held: bytes) -> int:
     return len(held) if len(held) > _MOST_HELD else 1 + max(held.rfind(b"\n"), held.rfind(b"\r"))
 
 
-def see_through(child: int, forward: Callable[[int], None], outputs: Sequence[threading.Thread] = ()) -> NoReturn:
+def run_to_end(child: int, forward: Callable[[int], None], outputs: Sequence[threading.Thread] = ()) -> NoReturn:
     """Wait for the child's end, forward signals meanwhile, and end with the same status."""
     while True:
         number = signal.sigwait(_SIGNALS)
@@ -249,7 +249,7 @@ def end_left() -> None:
 
 
 def _bury(child: int) -> None:
-    """Reap daemons that have ended, so that none stays a zombie. The program's own status is left for `see_through`."""
+    """Reap daemons that have ended, so that none stays a zombie. The program's own status is left for `run_to_end`."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != child:
             os.waitpid(found.si_pid, os.WNOHANG)
@@ -328,7 +328,7 @@ def _fork_below(
     _prctl(_SUBREAPER, 1)
     child = os.fork()
     if child:
-        see_through(child, forward(child), [output.start() for output in outputs])
+        run_to_end(child, forward(child), [output.start() for output in outputs])
     os.setsid()
     _prctl(_DEATH_SIGNAL, death_signal)
     if os.getppid() != parent:

@@ -64,7 +64,7 @@ def trouble(folder: str, python: str) -> str:
     return ""
 
 
-def look(place: str, name: str, build: str, python: str, changes: bool) -> dict[str, Any]:
+def is_complete(place: str, name: str, build: str, python: str, changes: bool) -> dict[str, Any]:
     """Return under `there` whether this build of an environment is complete here.
 
     If it is not, and `changes` is set, prepare its folder and record for a copy.
@@ -116,7 +116,7 @@ def main(verb: str, place: str, *rest: Any) -> None:
     place = os.path.expanduser(place)
     if verb == "look":
         name, build, python, changes = rest
-        say(look(place, name, build, python, changes))
+        say(is_complete(place, name, build, python, changes))
     elif verb == "declare":
         say(declare(place, *rest))
     elif verb == "list":

@@ -15,7 +15,7 @@ _SAMPLED = 16
 _BYTES = 64 << 10
 
 
-def look(folder: str) -> dict[str, Any]:
+def summarize(folder: str) -> dict[str, Any]:
     """Return counts, bytes, shards, and a checksum over names, sizes and samples of the contents.
 
     Raises OSError if a folder or its contents cannot be read.
@@ -41,4 +41,4 @@ def look(folder: str) -> dict[str, Any]:
 
 def main(folder: str) -> None:
     """Report the data in the folder."""
-    say(look(folder))
+    say(summarize(folder))

@@ -23,7 +23,7 @@ import numpy as np
 
 from trainer.common.checkpoints import npz_writer
 from trainer.common.checkpoints.facts import Best, Facts
-from trainer.common.checkpoints.unreadable import listed, told
+from trainer.common.checkpoints.unreadable import listed, unreadable_summary
 from trainer.common.checkpoints.write_lease import Replaced, check_lease, own_attempt
 from trainer.common.files.errors import TrainerError
 
@@ -168,7 +168,7 @@ class CheckpointFolder:
         """
         found = self.newest()
         if self.damage:
-            raise TrainerError(f"{self.path}: {told(self.damage)}: bring readable files back")
+            raise TrainerError(f"{self.path}: {unreadable_summary(self.damage)}: bring readable files back")
         return found
 
     def peek(self) -> Facts | None:

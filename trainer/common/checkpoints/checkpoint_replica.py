@@ -194,7 +194,7 @@ def _age(facts: Facts | None) -> tuple[int, int]:
     return (facts.attempt, facts.step) if facts else (-1, -1)
 
 
-def told(newest: Newest, hosts: Sequence[str]) -> str:
+def source_sentence(newest: Newest, hosts: Sequence[str]) -> str:
     """Return the sentence that names the host whose local copy the training resumes from."""
     return f"The newest checkpoint is on the own disk of {hosts[newest.rank]}: it goes on from there"
 

@@ -32,12 +32,12 @@ def refuse(folder: Path, damage: Sequence[str]) -> NoReturn:
     job = own_folder() if own_attempt() else None
     remedy = f"'inv jobs.resume {job.name} --from-scratch'" if job else "--from-scratch"
     raise CommonError(
-        f"{folder}: {told(damage)}. Nothing was begun and all files are kept. Bring readable files back, or begin anew "
-        f"beside them with {remedy}"
+        f"{folder}: {unreadable_summary(damage)}. Nothing was begun and all files are kept. Bring readable files "
+        f"back, or begin anew beside them with {remedy}"
     )
 
 
-def told(damage: Sequence[str]) -> str:
+def unreadable_summary(damage: Sequence[str]) -> str:
     """Return the number of unreadable checkpoints, and the errors of the first ones."""
     more = f"; {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
     return f"{counted(len(damage), 'checkpoint')} found and none can be read: {'; '.join(damage[:SHOWN])}{more}"
