@@ -162,8 +162,8 @@ def test_the_cost_is_that_of_the_cluster_that_is_meant(
         return Found(goes_on)
 
     monkeypatch.setattr(stack, "find", lambda aws, name: name if name in there else None)
-    monkeypatch.setattr(cost_actions.cost, "look", lambda aws, file: found("hosts"))
-    monkeypatch.setattr(cost_actions.eks_cost, "look", lambda aws, file: found("eks"))
+    monkeypatch.setattr(cost_actions.cost, "cluster_cost", lambda aws, file: found("hosts"))
+    monkeypatch.setattr(cost_actions.eks_cost, "cluster_cost", lambda aws, file: found("eks"))
     monkeypatch.setattr(cost_actions, "_left_on_hosts", lambda folder: shows.append("forecast by hosts"))
     monkeypatch.setattr(cost_actions, "_left_on_pods", lambda folder: shows.append("forecast by pods"))
     monkeypatch.setattr(cost_actions, "_with_forecast", lambda found, ask: (ask(), found)[1])

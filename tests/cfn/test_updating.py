@@ -528,7 +528,7 @@ def test_an_update_keeps_image_and_source_unless_told_otherwise(
     monkeypatch.setattr(
         update.preflight, "design_for", lambda aws, file, pinned: looked.append((file.nodes.ami, pinned)) or design()
     )
-    monkeypatch.setattr(update, "of", lambda aws, design, plan: plan)
+    monkeypatch.setattr(update, "with_design", lambda aws, design, plan: plan)
     monkeypatch.setattr(update, "propose", lambda aws, plan, stack: stack.name)
 
     found = update.prepare(account(**stack_of(DEMO, Ami="ami-9", SourceVersion="old")), DEMO, ami, source)

@@ -35,7 +35,7 @@ class Stage:
         self.looks: list[Callable[[], Any]] = []  # what happens before each look; the exit code ends mpirun
         self.exit_code = 0
         self.ended_by: list[str] = []
-        self.signals = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=True, are_of_a_shutdown=False)
+        self.signals = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=True, are_of_a_shutdown=False, limit="")
         self.lost: str | None = None
         self.silent: set[str] = set()
         self.trouble: Cause | None = None

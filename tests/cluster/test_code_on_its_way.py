@@ -419,7 +419,7 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(project, "provide", brings)
         monkeypatch.setattr(project, "deliver", lambda *_: type("D", (), {"archive": "x"}))
         monkeypatch.setattr(project, "remember", lambda cluster, text, hosts: state.failed.extend(hosts))
-        monkeypatch.setattr(project, "JobsClient", lambda *_: type("J", (), {"list": lambda self: state.jobs()})())
+        monkeypatch.setattr(project, "JobsClient", lambda *_: type("J", (), {"list": lambda self, **_: state.jobs()})())
         state.failed.clear()
         return project.sync(cluster_of(tmp_path, A, B, C), None, **{"dry_run": False, "force": False, **options})
 

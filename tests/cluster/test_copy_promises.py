@@ -360,7 +360,7 @@ def test_the_mark_of_a_killed_relay_goes_with_the_next_copy(tmp_path: Path) -> N
     def holding(number: int) -> "subprocess.Popen[str]":
         words = (
             "import json, sys, time; from cluster.broadcast.onhost import target;"
-            "held = target.Target(json.loads(sys.argv[1]), 1); held._leave_mark(); print('held', flush=True); time.sleep(600)"
+            "held = target.CopyTarget(json.loads(sys.argv[1]), 1); held._leave_mark(); print('held', flush=True); time.sleep(600)"
         )
         spec = {**copying._spec(wanted, chain, head_keeps=False, plan=False), "secret": f"{number:064x}"}
         child = subprocess.Popen([sys.executable, "-c", words, json.dumps(spec)], stdout=subprocess.PIPE, text=True)

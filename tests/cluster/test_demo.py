@@ -103,7 +103,7 @@ def test_ranks_of_lab_hosts_share_the_machine_s_cores(
 
     (training,) = trained
     assert hosts[:2] == training.hosts
-    assert ("--threads", str(threads), "DATA.BASEDIR=/shared/shapes") == training.what.arguments[:3]
+    assert ("--threads", str(threads), "DATA.BASEDIR=/shared/shapes") == training.program.words[:3]
 
 
 def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(

@@ -115,7 +115,7 @@ def test_a_host_tells_each_rank_with_its_process(monkeypatch: pytest.MonkeyPatch
 def test_a_host_speaks_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, and again as long as the next word would be in time."""
     clock, told = [100.0], []
-    monkeypatch.setattr(beats, "look", lambda job, attempt: {"now": clock[0], "ranks": [], "of": (job, attempt)})
+    monkeypatch.setattr(beats, "rank_states", lambda job, attempt: {"now": clock[0], "ranks": [], "of": (job, attempt)})
     monkeypatch.setattr(beats, "say", told.append)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))

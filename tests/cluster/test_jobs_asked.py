@@ -59,7 +59,9 @@ def put(paths: JobPaths, state: JobState, **said: Any) -> JobStatus:
 
 def answered(paths: JobPaths, capfdbinary: Any, *words: str) -> tuple[int, Any, str]:
     """A verb's exit code, its answer and its complaint."""
-    code = verbs.main(["--shared", str(paths.folder.parent.parent), *words])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO())
+        code = verbs.main(["--shared", str(paths.folder.parent.parent), *words])
     said = capfdbinary.readouterr()
     answers = Frames().feed(said.out)
     return code, answers[-1] if answers else None, said.err.decode()
@@ -375,7 +377,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
         lambda job, paths, hosts, np, attempt: job.planned(hosts=hosts, np=np, attempt=attempt),
     )
     monkeypatch.setattr(recovery, "claim_hosts", lambda job, *_, **__: job)
-    monkeypatch.setattr(recovery, "let_go", let_go)
+    monkeypatch.setattr(recovery, "release", let_go)
     monkeypatch.setattr(recovery, "trouble_here", lambda *_: "")
     job = a_job("", "j", **{"hosts": (A, B), "whole_hosts": (A, B), "np": 2, "whole_np": 2, **changes})
     replacing: Any = SimpleNamespace(news=0)

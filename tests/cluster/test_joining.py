@@ -239,7 +239,7 @@ def test_any_number_of_hosts_are_words_of_the_task() -> None:
     """Between options and after them; what follows is another task, and a value is no host."""
     script = (
         "import sys; from dlami import invoke_words; from dlami.collection import ns;"
-        "p = invoke_words.Parser(contexts=ns.to_contexts());"
+        "p = invoke_words.TaskParser(contexts=ns.to_contexts());"
         "print([(c.name, c.as_kwargs.get('host'), c.as_kwargs.get('slots')) for c in p.parse_argv(sys.argv[1:])])"
     )
     words = ["hosts.join", "a", "--slots", "2", "b,c", "--yes", "d", "hosts.list"]
