@@ -123,10 +123,10 @@ class LauncherPod:
 
     def _take_up(self) -> None:
         """Adopt the job of a launcher that is gone. Raises ClusterError."""
-        from cluster.jobs.master.submit import adopt
+        from cluster.jobs.master.submit import restart_lost
 
         say(f"the launcher before this one is gone: its job {self._order.job} is taken up")
-        adopt(self._paths)
+        restart_lost(self._paths)
 
     def _settled(self) -> JobStatus:
         """Return the job's status once it is known that no other launcher runs it.

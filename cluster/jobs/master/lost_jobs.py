@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.hosts import is_this_machine
 from cluster.inventory import Cluster
-from cluster.jobs.master.submit import adopt, say_lost
+from cluster.jobs.master.submit import restart_lost, say_lost
 from cluster.jobs.record import Job, JobPaths, JobStatus, owner_id, user_name
 from cluster.jobs.record_lease import EXPIRES_S
 from cluster.jobs.records import read_going
@@ -83,7 +83,7 @@ def _heal(paths: JobPaths, job: Job, dry_run: bool) -> LostJob:
         return LostJob(id=job.id, goes_on=not why, why=why)
     try:
         if not why:
-            adopt(paths)
+            restart_lost(paths)
     except ClusterError as e:
         why = str(e)
     if not why or say_lost(paths, f"it did not go on when its master was back: {why}"):

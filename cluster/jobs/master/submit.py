@@ -133,7 +133,7 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
     return remove_copies(hosts, paths.folder.name, job.spec.environment if job else {}, theirs)
 
 
-def adopt(paths: JobPaths) -> None:
+def restart_lost(paths: JobPaths) -> None:
     """Start a supervisor for a lost job. It cleans up the last attempt and continues with the next.
 
     Raises ConfigError if the job is not lost (any more), ClusterError if the supervisor cannot be started.
