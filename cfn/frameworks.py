@@ -1,4 +1,4 @@
-"""Support of an instance type's GPUs by AWS's images and by the frameworks, told before money is spent."""
+"""Support of an instance type's GPUs by AWS's images and by the frameworks, checked before money is spent."""
 
 import re
 

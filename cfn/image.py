@@ -77,7 +77,7 @@ def _looked_up(aws: Aws, file: ClusterFile) -> str:
 
 
 def check_system(asked: str, described: dict[str, Any]) -> None:
-    """Raise FieldError if the image's text says that it is a system other than Debian or Ubuntu.
+    """Raise FieldError if the image's text names a system other than Debian or Ubuntu.
 
     Args:
         asked: what the cluster file says, an id or a parameter's name.
@@ -95,7 +95,7 @@ def check_system(asked: str, described: dict[str, Any]) -> None:
 
 
 def check_release(asked: str, described: dict[str, Any]) -> None:
-    """Raise FieldError if the image's name says a release whose Python is neither 3.11 nor 3.12.
+    """Raise FieldError if the image's name contains a release whose Python is neither 3.11 nor 3.12.
 
     Args:
         asked: what the cluster file says, an id or a parameter's name.

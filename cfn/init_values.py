@@ -1,4 +1,4 @@
-"""Values for a new cluster file: what the AWS profile, the account and the checkout already say."""
+"""Values for a new cluster file: what the AWS profile, the account and the checkout already contain."""
 
 import subprocess
 from pathlib import Path

@@ -18,7 +18,7 @@ GONE = ("NotFound", "Unknown", "NoSuchEntity")
 
 @dataclass(frozen=True)
 class ApiCall:
-    """One AWS API call: service, operation as boto3 names it, and arguments."""
+    """AWS API call: service, operation as boto3 names it, and arguments."""
 
     service: str
     operation: str

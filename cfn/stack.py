@@ -52,7 +52,7 @@ class StackEvent:
 
 
 def find(aws: Aws, name: str) -> Stack | None:
-    """Return the stack with this name or id, or None if there is none."""
+    """Return the stack with this name or id, or None if it does not exist."""
     with asking(f"looking for stack {name}"):
         try:
             described = aws.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
@@ -64,7 +64,7 @@ def find(aws: Aws, name: str) -> Stack | None:
 
 
 def get(aws: Aws, name: str) -> Stack:
-    """Return the stack with this name. Raises StackError if there is none."""
+    """Return the stack with this name. Raises StackError if it does not exist."""
     stack = find(aws, name)
     if stack is None:
         raise StackError(f"there is no stack {name} in {aws.region}; `inv stack.create` makes it")

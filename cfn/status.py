@@ -168,7 +168,7 @@ class ClusterStatus:
 
 
 def read_status(aws: Aws, file: ClusterFile) -> ClusterStatus:
-    """Return the status of the file's cluster. Raises StackError if there is none."""
+    """Return the status of the file's cluster. Raises StackError if its stack does not exist."""
     stack = get(aws, file.name)
     names = group_names(file)
     with asking("looking at the groups"):

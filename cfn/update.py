@@ -55,7 +55,7 @@ def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[GroupMe
 
 
 def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
-    """Raise ConfigError if an update would start nodes of a stopped cluster, which nobody asked for."""
+    """Raise ConfigError if an update would start nodes of a stopped cluster, which the operator did not request."""
     sizes = {"MinSize", "MaxSize", "DesiredCapacity"}
     if any(sizes & set(c.properties) for c in change_set.changes):
         raise ConfigError(
@@ -67,7 +67,7 @@ def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
 def execute(
     aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show, *, is_at_zero: bool = False
 ) -> list[GroupMember]:
-    """Execute the change set and return the hosts, as many as the file says and ready; [] for a stopped cluster.
+    """Execute the change set and return the ready hosts, as many as the file requires; [] for a stopped cluster.
 
     Raises StackError with the first cause otherwise.
     """

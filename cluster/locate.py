@@ -1,4 +1,4 @@
-"""Lookup of the folder of the cluster that a command means, and the errors if there is none."""
+"""Lookup of the folder of the cluster that a command means, and the errors if it is not found."""
 
 import os
 from pathlib import Path

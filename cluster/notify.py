@@ -47,7 +47,7 @@ class NotifyEvent(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One notification."""
+    """Notification with its subject and text."""
 
     event: NotifyEvent
     job: str
@@ -66,7 +66,7 @@ class Undelivered(ClusterError):
 
 
 class Notifier:
-    """Sender of one job's notifications, one after the other, in a thread of its own."""
+    """Sender of one job's notifications, one after the other, in a separate thread."""
 
     def __init__(self, notify: str, job: str, folder: Path, log: Callable[[str], None] = print) -> None:
         """Start the thread, if there is anybody to notify.
@@ -227,7 +227,7 @@ def tell_on_master(cluster: Cluster, event: NotifyEvent, text: str, *, subject: 
 
 
 def require(cluster: Cluster) -> None:
-    """Raise ConfigError if the cluster file names nobody to notify."""
+    """Raise ConfigError if the cluster file names no address to notify."""
     if not cluster.notify:
         raise ConfigError(
             f"{cluster.folder / 'cluster.toml'} has no notify: give a command of the master or the ARN of an SNS topic"

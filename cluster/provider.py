@@ -44,7 +44,7 @@ class Provider(Protocol):
         """Terminate a host so that a successor starts. Return the successor's rank."""
 
     def outputs(self, stack: str) -> Mapping[str, str]:
-        """Return the outputs of the stack; {} if there is none or it is incomplete."""
+        """Return the outputs of the stack; {} if the stack is missing or incomplete."""
 
 
 def provider() -> Provider:
@@ -54,7 +54,7 @@ def provider() -> Provider:
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
-    """Return the result of a call to the provider. Raises ClusterError if there is none in time.
+    """Return the result of a call to the provider. Raises ClusterError if it does not arrive in time.
 
     A call that is too late continues in its thread, and its result is dropped.
     """

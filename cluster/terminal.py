@@ -26,7 +26,7 @@ def agreed(what: str) -> bool:
 
 
 def answer_to(prompt: str, question: str) -> str:
-    """Return the operator's answer, "" for none. Raises ConfigError if there is no terminal."""
+    """Return the operator's answer; "" for an empty one. Raises ConfigError without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} There is no terminal to ask on: add --yes if you mean it")
     try:
@@ -79,7 +79,7 @@ def shows_colours(stream: TextIO) -> bool:
 
 
 def terminal_size(fallback: tuple[int, int] = (80, 24)) -> os.terminal_size:
-    """Return the current columns and lines of the terminal that is written to, `fallback` if there is none.
+    """Return the current columns and lines of the output's terminal; `fallback` without a terminal.
 
     The terminal is queried before COLUMNS and LINES, which do not change when a window is resized.
     """

@@ -77,7 +77,7 @@ def estimate(
 
 
 def bend(found: Sequence[Estimate], least: float = 0.8) -> int | None:
-    """Return the smallest number of hosts whose efficiency is below `least`; None if there is none."""
+    """Return the smallest number of hosts whose efficiency is below `least`, or None."""
     return next((e.hosts for e in sorted(found, key=lambda e: e.hosts) if e.efficiency < least), None)
 
 

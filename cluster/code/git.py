@@ -26,7 +26,7 @@ class Repository:
         return self._paths("ls-files", "-z", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
 
     def untracked_in(self, path: str, standing: Path, *, ignored: bool = False) -> tuple[str, ...]:
-        """Return the untracked files that a path or pattern, typed in the folder `standing`, matches.
+        """Return the untracked files that match a path or pattern which was typed in the folder `standing`.
 
         Args:
             ignored: include the files that git ignores.
@@ -39,7 +39,7 @@ class Repository:
         return bool(self._paths("ls-files", "-z", "--cached", "--full-name", "--", path, standing=standing))
 
     def revision(self) -> str:
-        """Return the first 12 digits of the commit that is checked out, "" if there is none yet."""
+        """Return the first 12 digits of the commit that is checked out, or "" before the first commit."""
         said = _git(self.root, "rev-parse", "--short=12", "--verify", "-q", "HEAD")
         return said.stdout.decode().strip() if said.returncode == 0 else ""
 

@@ -31,7 +31,7 @@ class NotBrought(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Code that hosts are to have: in their stores, and as a job's working copy if `folder` is given."""
+    """Code that hosts must have: in their stores, and as a job's working copy if `folder` is given."""
 
     archive: str  # its path on the cluster's first host, from which it is broadcast
     content: str  # digest of its files
@@ -41,7 +41,7 @@ class Wanted:
 
 
 def provide(reach: Executor, cluster: Cluster, hosts: Sequence[Host], wanted: Wanted) -> int:
-    """Have the code on these hosts, and return how many of them it was sent to. Raises NotBrought.
+    """Provide the code on these hosts, and return to how many of them it was sent. Raises NotBrought.
 
     A working copy that is there stays as it is.
     """
@@ -65,7 +65,7 @@ def provide(reach: Executor, cluster: Cluster, hosts: Sequence[Host], wanted: Wa
 def _ask(
     reach: Executor, hosts: Sequence[Host], wanted: Wanted, sources: Mapping[Host, str]
 ) -> tuple[dict[Host, Any], dict[str, str]]:
-    """Have hosts make what they can of their stores. Return their answers, and by address why others have none."""
+    """Make each host unpack the code from its store. Return the answers, and the other hosts' errors by address."""
     if not hosts:
         return {}, {}
     asked = program(_PROGRAM, wanted.content, wanted.folder, dict(wanted.files), list(wanted.folders))

@@ -77,7 +77,7 @@ def keep(cluster: Cluster, seconds: float) -> None:
 
 
 def seen(cluster: Cluster) -> Seen:
-    """Return the guard's last report, read from the master. Raises ClusterError if there is none."""
+    """Return the guard's last report, read from the master. Raises ClusterError without a report."""
     with Executor(cluster) as reach:
         command = f"cat {shlex.quote(_folder(cluster))}/told.json"
         result = reach.run([cluster.master], command, limits=_LIMITS)[cluster.master]

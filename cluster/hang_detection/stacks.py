@@ -28,7 +28,7 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 @dataclass(frozen=True)
 class StackFrame:
-    """One frame of a stack."""
+    """Frame of a stack: function, file and line."""
 
     name: str
     file: str

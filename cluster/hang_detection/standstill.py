@@ -58,7 +58,7 @@ class Class(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankLook:
-    """One rank at one look: its stack and its counters."""
+    """Observation of one rank: its stack and its counters."""
 
     stack: RankStack
     cpu_s: float = 0.0

@@ -39,7 +39,10 @@ class RankWatch:
     """Two threads, from `start` to `close`: one receives the hosts' reports, the other judges them."""
 
     def __init__(self, job: Job, paths: JobPaths, folder: FolderThread, say: Callable[[str], None]) -> None:
-        """Prepare to watch one attempt. say: prints a line to the job's console."""
+        """Prepare to watch one attempt.
+
+        say: prints a line to the job's console.
+        """
         self._job, self._paths, self._folder, self._say = job, paths, folder, say
         earlier: list[float] = []
         with contextlib.suppress(OSError):
@@ -89,7 +92,7 @@ class RankWatch:
             self._looks.ask_once_more()
 
     def trouble(self) -> Cause | None:
-        """Return the hang that was found, once its stacks have been taken. Return None if there is none."""
+        """Return the hang that was found, once its stacks have been taken. Return None without a hang."""
         return self._trouble
 
     def step(self) -> int | None:
@@ -114,7 +117,7 @@ class RankWatch:
         return self._alive_at
 
     def notices(self) -> dict[str, Mapping[str, Any]]:
-        """Return the hosts' notices that they will go (or may), by address."""
+        """Return the hosts' preemption and maintenance notices, by address."""
         with self._lock:
             return dict(self._notices)
 

@@ -12,7 +12,7 @@ from cluster.ssh.onhost.telling_line import telling_line
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to one question, or the reason why there is none."""
+    """Answer to one question, or the reason why it is missing."""
 
     status: str  # ok, failed, timeout, missing (the tool), skipped (because of an earlier answer), damaged
     out: str = ""

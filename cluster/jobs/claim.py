@@ -70,7 +70,7 @@ def _claim_of(job: Job, host: Host, folder: str, since: float) -> Claim:
 
 
 def with_slots(job: Job, answers: Mapping[Host, Mapping[str, Any]]) -> Job:
-    """Return the job with the slots that its hosts have given it, its ranks told of them.
+    """Return the job with the slots that its hosts gave it, which its ranks get as environment variables.
 
     answers: of each host, its slots ([] for all) and the port for a rendezvous on it.
     """

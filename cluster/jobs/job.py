@@ -11,7 +11,7 @@ from cluster.jobs.spec import JobSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was planned for the announced or running attempt of a job, from its specification and its cluster."""
+    """Plan of a job's announced or running attempt, made from the job's specification and its cluster."""
 
     command: tuple[str, ...]  # what each rank runs
     mpirun: tuple[str, ...] = ()  # full command line; () for other users, since it contains the environment

@@ -51,7 +51,7 @@ class ProcessId:
 
 
 def process_id(pid: int) -> ProcessId:
-    """Return the identity of a process of this machine. Raises OSError if there is none with this PID."""
+    """Return the identity of a process of this machine. Raises OSError if no process has this PID."""
     return ProcessId(host=socket.gethostname(), pid=pid, started=start_ticks(pid), boot=boot_id())
 
 

@@ -333,7 +333,7 @@ def write_job(paths: JobPaths, job: Job) -> None:
 
 
 def load(path: Path, kind: type[T], upgraded: Callable[[Any], Any] = lambda raw: raw) -> T:
-    """Read a record's file, which must be owned by its folder's owner. Raises DamagedRecord that says what is wrong.
+    """Read a record's file, which must be owned by its folder's owner. Raises DamagedRecord with the reason.
 
     upgraded: makes what this version reads from what an earlier one wrote.
     """

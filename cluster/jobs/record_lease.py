@@ -47,7 +47,7 @@ class Fenced(ClusterError):
 
 
 def read_lease(paths: JobPaths) -> Lease | None:
-    """Return the job's lease, or None if there is none that can be read."""
+    """Return the job's lease, or None if no readable one exists."""
     with contextlib.suppress(DamagedRecord):
         return load(paths.lease, Lease)
     return None
@@ -76,7 +76,7 @@ def take_lease(paths: JobPaths, attempt: int, holder: ProcessId) -> Lease:
 
 
 def check_lease(paths: JobPaths, attempt: int, holder: ProcessId) -> None:
-    """Raise Fenced if another process or attempt holds the lease. A lease that cannot be read fences nobody."""
+    """Raise Fenced if another process or attempt holds the lease. An unreadable lease never raises it."""
     lease = read_lease(paths)
     if lease and (lease.attempt, lease.holder) != (attempt, holder):
         raise Fenced(

@@ -321,7 +321,7 @@ def _metrics_lines(paths: JobPaths) -> list[bytes]:
 
 
 def _last_score(lines: Sequence[bytes]) -> tuple[str, float | None]:
-    """Return the name and value of the last evaluation's score among these lines; ("", None) if there is none."""
+    """Return the name and value of the last evaluation's score among these lines; ("", None) without one."""
     for line in reversed(lines):
         for record in _records([line]) if b'"eval"' in line else ():
             for name in _SCORES if record.get("kind") == "eval" else ():

@@ -13,7 +13,7 @@ from cluster.packages.interpreter import EnvironmentRequest
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(Terms):
-    """What to run, where and on what terms. The same on bare hosts and on Kubernetes."""
+    """Operator's request: the program, its hosts and its terms. The same on bare hosts and on Kubernetes."""
 
     name: str  # the job's name
     program: Program
@@ -33,7 +33,7 @@ class JobSpec(Terms):
     packages: EnvironmentRequest | None = None  # environment of its own
 
     def on(self, hosts: Sequence[Host]) -> "JobSpec":
-        """Return the request on these hosts, with a slot for each start. A program that starts once has the first."""
+        """Return the request on these hosts, with a slot for each start. One that starts once uses the first host."""
         per = self.program.per
         return dataclasses.replace(self, hosts=seats(hosts[:1] if per == "once" else hosts, per))
 

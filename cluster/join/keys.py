@@ -34,7 +34,7 @@ class HostKey:
 
 
 def key_in(text: str) -> HostKey | None:
-    """Return the key in a line; None if there is none."""
+    """Return the key in a line, or None."""
     match = KEY.search(text)
     if not match:
         return None

@@ -81,7 +81,7 @@ def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts],
 
 
 def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | None, str | None, str]:
-    """Return the device with the address, its network and its own address; None, None and "" if there is none."""
+    """Return the device with the address, its network and its own address; (None, None, "") without such a device."""
     for name, link in interfaces.items():
         for with_prefix in link["addresses"]:
             interface = ip_interface(with_prefix)

@@ -35,7 +35,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """This user's environments, and the reason per host that gave no answer, by address."""
+    """Environments of this user, and by address the reason of each host that gave no answer."""
 
     place: str
     environments: tuple[Environment, ...]

@@ -46,7 +46,7 @@ class Interpreter:
 def wanted_by(
     requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()
 ) -> EnvironmentRequest | None:
-    """Return the environment that these options request; None if there is none.
+    """Return the environment that these options request, or None.
 
     Raises ConfigError if they request two, or if an option's value is not usable.
     """

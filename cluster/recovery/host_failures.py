@@ -76,7 +76,7 @@ def own_failures(lost: Collection[str], others: Collection[str]) -> tuple[str, .
 
 
 def failures(entries: Iterable[FailureRecord], now: float) -> dict[str, tuple[FailureRecord, ...]]:
-    """Return each host's failures of the last week that nobody has forgiven, one per incident, oldest first."""
+    """Return each host's failures of the last week that were not forgiven, one per incident, oldest first."""
     found: dict[str, dict[tuple[str, int | float], FailureRecord]] = {}
     for entry in sorted(entries):
         if entry.what == FORGIVEN:

@@ -1,4 +1,4 @@
-"""Last stderr lines of a rank before it ended, and what they say about the cause. Pure parsing, without I/O."""
+"""Last stderr lines of a rank before it ended, and the cause that they show. Pure parsing, without I/O."""
 
 import re
 import signal
@@ -64,12 +64,12 @@ class LastWords:
 
     @property
     def gpu_fault(self) -> str:
-        """Return the line that reports a fault of the GPU or its driver, which no program causes; "" for none."""
+        """Return the line that reports a fault of the GPU or its driver, which no program causes; "" without one."""
         return self.line_with(_GPU_FAULT)
 
     @property
     def crash(self) -> str:
-        """Return the message of Python's fault handler with the innermost frame; "" if there is none."""
+        """Return the message of Python's fault handler with the innermost frame; "" without one."""
         at = next((n for n, line in enumerate(self.lines) if line.startswith("Fatal Python error: ")), None)
         if at is None:
             return ""
@@ -77,7 +77,7 @@ class LastWords:
         return ", ".join(filter(None, (self.lines[at], frame)))
 
     def line_with(self, pattern: re.Pattern[str]) -> str:
-        """Return the last line that matches the pattern; "" for none."""
+        """Return the last line that matches the pattern; "" without a match."""
         return next((line for line in reversed(self.lines) if pattern.search(line)), "")
 
     @property

@@ -26,7 +26,7 @@ class Ineligible:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Placement of the next attempt: its hosts, and what became of the other hosts."""
+    """Placement of the next attempt: its hosts, and why each other host is left out or replaced."""
 
     hosts: tuple[Host, ...] = ()  # in rank order; none while too many are missing
     np: int = 0  # ranks on them
@@ -46,7 +46,7 @@ class Placement:
 
     @property
     def all_leave(self) -> bool:
-        """Return True if all hosts of the job are missing, each with a notice of its own end."""
+        """Return True if all hosts of the job are missing, each with its own preemption notice."""
         return len(self.missing) == len(self.seats) and all(unfit.notice for unfit in self.missing.values())
 
     @property

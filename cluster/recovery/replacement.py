@@ -30,7 +30,7 @@ class _Request:
 
 
 class Replacement:
-    """Replacement of a stack's instances, in a thread of its own. Does nothing without a stack.
+    """Replacement of a stack's instances, in a separate thread. Does nothing without a stack.
 
     stack: its region and name, as `us-east-1/training`. say: called from that thread with AWS's errors. stacks: their
     provider, AWS by default.
@@ -108,7 +108,7 @@ class Replacement:
                 self._tell(f"{request.verb} {request.address}".strip(), str(e))
 
     def _send(self, request: "_Request") -> None:
-        """Send one request to the provider and take its answer. Raises ClusterError if there is none."""
+        """Send one request to the provider and store the answer. Raises ClusterError if it fails."""
         stacks, stack = self._stacks(), self._stack
         address, rank = request.address, request.rank
         if request.verb == "hosts":

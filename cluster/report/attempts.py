@@ -54,7 +54,7 @@ def _minutes(spent: TimeSplit) -> list[object]:
 
 
 def _time_bars(pairs: Sequence[tuple[AttemptRecord, TimeSplit]]) -> Markup:
-    """Draw a bar per attempt, as long as it took, in sections by purpose."""
+    """Draw a bar per attempt, scaled to its duration and divided by how the time was used."""
     longest = max((spent.wall_s for _, spent in pairs), default=0.0) or 1.0
     bars = []
     for place, (a, spent) in enumerate(pairs):

@@ -149,7 +149,7 @@ def command(found: JobFacts) -> Markup:
 
 
 def difference(found: JobFacts) -> Markup | None:
-    """Return the diff of the job's code from its revision; None if there is none."""
+    """Return the diff of the job's code from its revision, or None."""
     if not found.difference:
         return None
     left = f"{found.difference_left:,} more bytes: code.diff in the job's folder" if found.difference_left else None

@@ -114,7 +114,7 @@ def make_key(way: Route) -> None:
 
 
 def forget_if_dead(socket: Path) -> None:
-    """Remove a control socket at which nobody listens. An ssh that was killed leaves it behind."""
+    """Remove a control socket on which no process listens. An ssh that was killed leaves it behind."""
     with contextlib.suppress(FileNotFoundError):
         before = socket.stat().st_ino
         if not mux.is_alive(socket) and socket.stat().st_ino == before:

@@ -77,7 +77,7 @@ class Executor:
         self.close()
 
     def close(self) -> None:
-        """Remove kept outputs. The connections stay open for the next fan-out, except those of its own."""
+        """Remove kept outputs. The connections stay open for the next fan-out, except those that `apart` opened."""
         if self._label:
             connections.disconnect([w for h in self._cluster.hosts if (w := self._way(h)) and w.label])
         if self._own_spill and self._spill:
@@ -85,7 +85,7 @@ class Executor:
             self._spill = None
 
     def apart(self, label: str) -> "Executor":
-        """Return an executor on the same hosts over connections of its own, which its `close` ends."""
+        """Return an executor on the same hosts over separate connections, which its `close` ends."""
         return Executor(self._cluster, self._fanout, label=label)
 
     def run(

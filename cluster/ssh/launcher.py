@@ -1,4 +1,4 @@
-"""How ranks are launched on a job's hosts: over SSH between machines, or inside the pods of one job on Kubernetes."""
+"""Launch of ranks on a job's hosts: over SSH between machines, or inside the pods of one job on Kubernetes."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ CONFIG_VARIABLE = "DLAMI_SSH_CONFIG"  # names the file that ssh reads instead of
 
 
 class Launcher(Protocol):
-    """What differs between the places where mpirun starts ranks."""
+    """Interface to the environment in which mpirun starts ranks: machines with SSH, or pods."""
 
     @property
     def ssh_settings(self) -> list[str]:
@@ -18,7 +18,7 @@ class Launcher(Protocol):
 
     @property
     def has_machines(self) -> bool:
-        """Return True if a host is a whole machine, with its kernel's log, services and a root disk of its own."""
+        """Return True if a host is a whole machine, with its kernel's log, services and its own root disk."""
 
     @property
     def who_sent_sigterm(self) -> str:

@@ -28,7 +28,7 @@ _REQUEST = 1  # one request per connection, so one number does
 
 
 class Channel:
-    """One remote command. Its output is read from `stdout` and `stderr`, its exit code from `control`.
+    """Remote command. Its output is read from `stdout` and `stderr`, its exit code from `control`.
 
     Raises OSError if nothing listens at the socket any more.
     """

@@ -112,7 +112,7 @@ def options_for_a_person(way: Route, *, forward_agent: bool) -> list[str]:
 
 
 def options_on_hosts() -> list[str]:
-    """Return the options for an ssh from one host to another: the hosts' own settings apply, and it never asks."""
+    """Return the options for an ssh from one host to another: the hosts' own settings apply, and it never prompts."""
     return [*launcher().ssh_settings, *_as_words({**_ONE_COMMAND, **_QUIET})]
 
 

@@ -20,7 +20,7 @@ _ACCEPT_S = 2.0  # a live connection answers at its control socket within this t
 
 
 class Conversation:
-    """One host's part in a fan-out. It registers its descriptors with a selector, whose events call it back.
+    """Session with one host of a fan-out. It registers its descriptors with a selector, whose events call it back.
 
     `way` is None for this machine. `command` is None to connect only.
     """

@@ -10,7 +10,7 @@ _UNITS = ("", "K", "M", "G", "T", "P")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Column of the table. Values are text; "" if there is none."""
+    """Column of the table. Values are text; "" if unknown."""
 
     title: str
     width: int

@@ -66,7 +66,7 @@ def check(request: TopRequest) -> None:
 
 
 def sort_named(name: str) -> str:
-    """Return the key that selects a sort order by name; the name itself if there is none."""
+    """Return the key that selects a sort order by name; the name itself if it is unknown."""
     return next((key for key, (known, _) in SORTS.items() if known == name), name)
 
 

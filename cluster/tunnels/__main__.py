@@ -136,7 +136,7 @@ def _last_words(paths: ServicePaths) -> str:
 
 
 def end_one(name: str) -> str:
-    """End one of this user's services by its id. Raises ConfigError if there is none."""
+    """End one of this user's services by its id. Raises ConfigError for an unknown id."""
     paths = ServicePaths(services_folder() / name)
     if "/" in name or name.startswith(".") or not paths.wanted.exists():
         raise ConfigError(f"there is no {name} of yours here: inv tunnels lists them")

@@ -1,4 +1,4 @@
-"""Store of code on a host: archives that nobody changes, each under its content's digest. Runs on every host."""
+"""Store of code on a host: archives that never change, each named by its content's digest. Runs on every host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = ""
         about: content of a job's `code.json`.
         part: name of an archive that has just been sent.
         rows: the rows that it must have.
-        is_read: also unpack it, for a look at its programs.
+        is_read: also unpack it, so that its programs can be read.
     """
     try:
         say(answer(digest, about, rows, part, is_read=is_read))
@@ -116,7 +116,7 @@ def forget(folder: str) -> None:
 
 
 def _trouble_of(path: str, content: str, rows: Sequence[Row]) -> str:
-    """Return why the archive does not have exactly these rows and this content, "" if it does."""
+    """Return why the archive does not match these rows and this digest, or "" if it matches."""
     if digest_of(rows) != content:
         return "what it consists of did not arrive as it was sent"
     wanted = {str(row[0]): (row[1], row[2], row[3]) for row in rows}

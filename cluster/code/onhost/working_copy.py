@@ -13,7 +13,7 @@ from cluster.ssh.onhost.frame import say
 
 
 def main(content: str, folder: str, files: Mapping[str, str], folders: Sequence[str], source: str) -> int:
-    """Have code in this host's store, and a job's working copy of it. Report whether it is there.
+    """Put code into this host's store, make a job's working copy of it, and report whether both are there.
 
     Args:
         folder: where to make the working copy, "" for none.
@@ -39,7 +39,7 @@ def main(content: str, folder: str, files: Mapping[str, str], folders: Sequence[
 
 
 def _take(source: str, archive: str) -> bool:
-    """Take an archive into the store: move one that was sent there, copy another. Return False if there is none."""
+    """Put an archive into the store: move one that was sent there, copy any other. Return False if it is missing."""
     if os.path.dirname(source) == os.path.dirname(archive):
         with contextlib.suppress(FileNotFoundError):  # another host of the same folder was first
             store.put(source, archive)
@@ -58,7 +58,7 @@ def _take(source: str, archive: str) -> bool:
 
 
 def _is_made(archive: str, content: str, folder: str) -> bool:
-    """Make the working copy. Return False if the archive is damaged: it is removed then, to be sent again."""
+    """Make the working copy. If the archive is damaged, remove it, so that it is sent again, and return False."""
     try:
         unpack(archive, content, folder)
     except Damaged:

@@ -145,7 +145,7 @@ def gpu_is_busy(now: dict[tuple[str, str], ProcessUsage]) -> bool:
 
 
 def local_data() -> list[str]:
-    """Describe the content of instance storage on one line, with its size in GiB; [] if there is none.
+    """Describe the content of instance storage on one line, with its size in GiB; [] if it is empty.
 
     The data on these disks is lost when the instance ends.
     """

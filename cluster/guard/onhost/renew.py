@@ -223,7 +223,7 @@ def going(shared: str, cache: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 
 def _changed(folder: str) -> list[int]:
-    """Return the last change of a job's folder, which any change of its state is; [] if there is none."""
+    """Return what identifies the last change of a job's folder; [] without a folder. Each new state changes it."""
     with contextlib.suppress(OSError):
         found = os.lstat(folder)
         return [found.st_mtime_ns, found.st_ino, found.st_uid]
@@ -329,7 +329,7 @@ def _boot() -> str:
 
 
 def _object(path: str) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if there is none.
+    """Return the JSON object in a file; {} without one.
 
     Pipes and links are refused, because others may write here.
     """

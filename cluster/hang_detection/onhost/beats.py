@@ -1,7 +1,7 @@
 """Reporter of a job's ranks on this host: sends a report every few seconds, for a limited time.
 
-It ends early once nobody reads. Arguments: the job's id, its attempt, the seconds between two reports, and for how many
-seconds to report.
+It ends early once the reader is gone. Arguments: the job's id, its attempt, the seconds between two reports, and for
+how many seconds to report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _notice() -> Any:
 
 
 def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
-    """Send a report every `every_s` seconds, for `for_s` seconds or until nobody reads."""
+    """Send a report every `every_s` seconds, for `for_s` seconds or until the reader is gone."""
     until = time.monotonic() + for_s
     while True:
         seen = rank_states(job, str(attempt))

@@ -19,7 +19,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class RankProcess(NamedTuple):
-    """One process of the job."""
+    """Process of the job, with its rank."""
 
     pid: int
     ppid: int

@@ -12,7 +12,7 @@ import time
 
 
 def main() -> None:
-    """Measure every GPU in turn. Print nothing if there is none."""
+    """Measure every GPU in turn. Print nothing on a host without GPUs."""
     parser = argparse.ArgumentParser(prog="cluster.health.ranks.gpu_speed")
     parser.add_argument("--device", default="GPU", help="GPU, or CPU to try the program where there is none")
     parser.add_argument("--megabytes", type=int, default=512)

@@ -243,7 +243,7 @@ class JobsClient:
         on_interrupt: str | None = None,
         on_output: OnOutput = pass_on,
     ) -> int:
-        """Print a job's log and return an exit code that says how the job ended. Ctrl-C ends the printing, not the job.
+        """Print a job's log and return the exit code for how the job ended. Ctrl-C ends the printing, not the job.
 
         If the connection breaks while following, reconnects and continues where the log stopped.
         since_s: only the output of the last so many seconds, by any attempt.

@@ -46,7 +46,7 @@ class MasterConnection:
         return f"cd {shlex.quote(self._cluster.project)} && exec {words}"
 
     def run(self, command: str, stdin: bytes, limits: Limits) -> Result:
-        """Run a command. What a shell says before it is kept out of its output."""
+        """Run a command. Text that the login shell prints before it is removed from its output."""
         words = marked(command)
         if self._user:
             words = shlex.join(["runuser", "-l", self._user, "-s", "/bin/bash", "-c", words])

@@ -30,12 +30,12 @@ class Measured:
     damaged: int = 0  # malformed lines
 
     def curve(self, kind: str, name: str) -> Curve | None:
-        """Return the curve of this name in records of this kind; None if there is none."""
+        """Return the curve of this name in records of this kind, or None."""
         return next((c for c in self.curves if (c.kind, c.name) == (kind, name)), None)
 
 
 def read_metrics(file: Path) -> Measured:
-    """Read a job's `metrics.jsonl`; empty if there is none."""
+    """Read a job's `metrics.jsonl`. Returns empty metrics if the file does not exist."""
     curves: dict[tuple[str, str], CurveBuckets] = {}
     ranks = RankBuckets()
     records = not_numbers = damaged = 0

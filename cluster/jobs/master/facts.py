@@ -167,7 +167,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a small file; {} if there is none."""
+    """Return the JSON object in a small file; {} without one."""
     try:
         with os.fdopen(trusted_files.open_file(path), "rb") as opened:
             found = json.loads(opened.read(_FACTS_BYTES))

@@ -230,7 +230,7 @@ def _ask(
 ) -> ClaimHolder | None:
     """Send a word to the process that holds this socket and return its answer.
 
-    Return None if there is none or it just ended.
+    Return None if it does not exist or just ended.
 
     known: processes that have answered; they are not asked again.
     """
@@ -321,7 +321,7 @@ class _Attempt:
             self.number, self._since = number, time.monotonic()
 
     def leave_when_over(self, folder: str) -> NoReturn:
-        """End this process once the record says that the attempt is over, or the job is over without this attempt.
+        """End this process once the record shows that the attempt is over, or that the job ended before this attempt.
 
         A record that is missing or cannot be read is ignored: the shared folder may be away for a while.
         """

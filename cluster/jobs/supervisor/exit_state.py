@@ -51,7 +51,7 @@ def what_was_saved(console: str, is_newer: bool) -> str:
 
 
 def newest_stamp(paths: JobPaths) -> int:
-    """Return when the newest checkpoint was written, in ns by the folder's clock; 0 for none. Raises OSError."""
+    """Return when the newest checkpoint was written, in ns by the folder's clock; 0 without any. Raises OSError."""
     newest = newest_checkpoint(paths)
     return Path(newest).stat().st_mtime_ns if newest else 0
 

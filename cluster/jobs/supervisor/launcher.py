@@ -96,7 +96,7 @@ class Mpirun:
 
 
 def newest_checkpoint(paths: JobPaths) -> str:
-    """Return the path of the file or folder in the job's `checkpoints/` that was changed last; "" for none.
+    """Return the path of the file or folder in the job's `checkpoints/` that was changed last; "" without any.
 
     Names that are hidden or end with `.tmp` are half-written and do not count.
     """

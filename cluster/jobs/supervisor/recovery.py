@@ -28,11 +28,11 @@ _NEWS_S = 0.5  # interval of looks for new hosts of the stack
 
 
 class NotHealed(Exception):
-    """Error: there will be no next attempt. The text says why."""
+    """Error: there will be no next attempt. The text gives the reason."""
 
 
 class _NotYet(ClusterError):
-    """Error: the next attempt cannot start now. The text says what is missing."""
+    """Error: the next attempt cannot start now. The text names what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,10 @@ class Recovery:
         folder: FolderThread,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """say: prints what the job waits for. By default that goes to the console."""
+        """Prepare for attempts after the given one.
+
+        say: prints what the job waits for, by default to the console.
+        """
         self._job, self._paths, self._patience, self._telling = job, paths, patience, telling
         self._replacing, self._folder, self._say = replacing, folder, say or telling.say
         self._waited_s = self._gate_s = 0.0

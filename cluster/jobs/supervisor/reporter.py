@@ -122,7 +122,7 @@ class Telling:
         self._holder.say(text)
 
     def _log_of(self, rank: int | None) -> str:
-        """Return the path of the failed rank's log, or of the console if there is none."""
+        """Return the path of the failed rank's log, or of the console if no rank failed."""
         number = self.status.attempt
         found: list[Path] = []
         if rank is not None:

@@ -1,4 +1,4 @@
-"""Watcher that detects when a job that runs with fewer hosts could have all of them again."""
+"""Scale-up: detects when a job that runs on fewer hosts could restart on more of them."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,13 @@ _WOULD_LOSE = "more of its hosts can be had again; it has no checkpoint and woul
 
 
 class Growing:
-    """Thread that looks for more hosts from `start` to `close`. It does not run if the attempt has all hosts."""
+    """Thread that looks for free hosts from `start` to `close`, for an attempt on fewer hosts than the job wants."""
 
     def __init__(self, job: Job, paths: JobPaths, replacing: Replacement, say: Callable[[str], None]) -> None:
-        """say: prints a line to the job's console."""
+        """Create the thread, without starting it.
+
+        say: prints a line to the job's console.
+        """
         self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
         self._has_said = False
         self._said: set[str] = set()

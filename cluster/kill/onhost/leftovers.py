@@ -183,7 +183,7 @@ def _command(pid: int) -> str:
 
 
 def _with_job(one: ProcEntry, table: dict[int, ProcEntry]) -> ProcEntry:
-    """Return the process with the job of its session's leader or a parent, if it has no tag of its own.
+    """Return the process with the job of its session's leader or a parent, if it has no tag itself.
 
     This holds for a zombie, too. An orphan without a terminal whose session's leader is gone belongs to the job in
     whose folder it runs: ranks run there, and so does what they start.

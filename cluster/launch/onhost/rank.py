@@ -320,7 +320,7 @@ def _fork_below(
     forward: Callable[[int], Callable[[int], None]] = lambda child: partial(_tell, child),
     outputs: Sequence[Output] = (),
 ) -> int:
-    """Fork, and return this process's number in a child with a session of its own; this process sees it through.
+    """Fork. Return the parent's PID in the child, which has its own session. The parent runs until the child ends.
 
     The child gets `death_signal` once this process is gone. Orphans of the child become children of this process.
     """

@@ -68,7 +68,7 @@ def _interfaces() -> dict[str, dict[str, Any]]:
 
 
 def _gpus() -> list[str] | None:
-    """Return one line per GPU; [] if there is none, None if the driver's tool does not answer."""
+    """Return one line per GPU; [] without GPUs, None if the driver's tool does not answer."""
     if not shutil.which("nvidia-smi"):
         return []
     listed = _said("nvidia-smi", "-L", timeout_s=20)

@@ -28,7 +28,7 @@ def record_of(place: str, name: str) -> str:
 
 
 def read_record(place: str, name: str) -> dict[str, Any]:
-    """Return the record of an environment; {} if there is none."""
+    """Return the record of an environment; {} without one."""
     try:
         with open(record_of(place, name)) as file:
             found = json.load(file)

@@ -113,7 +113,7 @@ def _is_found_otherwise(name: str) -> bool:
 
 
 def _file_of_module(name: str) -> str:
-    """Return the file that `python -m NAME` runs; "" if there is none. Its packages are not imported."""
+    """Return the file that `python -m NAME` runs; "" if it is not found. Its packages are not imported."""
     search: list[str] | None = None
     origin = ""
     for n in range(len(name.split("."))):

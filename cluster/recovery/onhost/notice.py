@@ -165,7 +165,7 @@ class NoticePoller:
         return LOOK_S
 
     def _keep(self, found: dict[str, Any] | None) -> None:
-        """Write the notice to the file atomically. Remove the file if there is none.
+        """Write the notice to the file atomically. Remove the file without a notice.
 
         A file that somebody else wrote is not removed, but a new notice replaces it.
         """

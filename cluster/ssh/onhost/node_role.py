@@ -1,4 +1,4 @@
-"""Credentials of a node's role for our own programs: root reads them, and a login user who may `sudo` asks root.
+"""Credentials of a node's role for our own programs: root reads them; a login user needs `sudo`.
 
 Nobody else reaches the metadata service (scripts/metadata.sh), so ranks get none, whoever runs them.
 As a program, as root: print them.
@@ -42,7 +42,7 @@ def session(**options: Any) -> Any:
 
 
 def _asked() -> dict[str, str] | None:
-    """Return what root says, or None if this user may not ask root."""
+    """Return root's answer, or None if this user may not `sudo`."""
     words = ["sudo", "-n", "/usr/bin/python3", "-I", "-S", PROGRAM]
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)

@@ -29,7 +29,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 
 def telling_line(text: str) -> str:
-    """Return the line of an error output that gives the reason. Return an empty string if there is none.
+    """Return the line of an error output that gives the reason. Return an empty string without one.
 
     It is a traceback's exception, or else the first line that sounds like a failure. Failing that, it is the first and
     the last line.

@@ -175,7 +175,7 @@ def own_folder(above: str | os.PathLike[str], name: str) -> str:
 
 
 def require_own(folder: str | os.PathLike[str]) -> None:
-    """Raise Untrusted unless this is a folder of this user in which nobody else can write."""
+    """Raise Untrusted unless this is a folder of this user in which no other user can write."""
     folder_owner(folder)
     found = os.lstat(folder)
     _check_owner(folder, found, os.geteuid())

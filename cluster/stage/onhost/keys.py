@@ -29,7 +29,7 @@ class Prefix(NamedTuple):
 
 
 def suffix_of(key: str) -> str:
-    """Return the suffix that makes the key an archive, "" if it is none."""
+    """Return the suffix that makes the key an archive; "" for any other key."""
     name = key.rpartition("/")[2]
     return next((s for s in TARS if name.endswith(s) and name != s), "")
 

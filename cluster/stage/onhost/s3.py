@@ -120,7 +120,7 @@ class Staging:
             self._files += 1
 
     def _objects(self) -> list[S3Object]:
-        """Return the requested objects that can be files here. Raises LookupError if there is none."""
+        """Return the requested objects that can be files here. Raises LookupError without any."""
         prefix = Prefix.of(self._asked["prefix"])
         listed = self._listed(prefix.listed)
         if not listed:
