@@ -1,4 +1,4 @@
-"""What `inv` finds in a checkout: the tasks of the command `dlami`."""
+"""Tasks of the command `dlami`, as `inv` finds them in a checkout."""
 
 from dlami import closed_streams, interrupts
 

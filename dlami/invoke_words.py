@@ -140,7 +140,7 @@ def _after(name: str, word: str) -> str:
 
 
 def _maybe(name: str) -> str:
-    """Return the suggestion in brackets; "" if there is none."""
+    """Return the suggestion in brackets; "" without one."""
     return f" (did you mean {name}?)" if name else ""
 
 

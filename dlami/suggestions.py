@@ -20,7 +20,7 @@ _AGREES = frozenset(("--yes", "--force", "-y"))  # options that skip a confirmat
 
 
 def nearest_task(word: str, tasks: Iterable[str]) -> str:
-    """Return the task that a mistyped word probably means; "" if there is none that may be suggested."""
+    """Return the task that a mistyped word probably means; "" if no task may be suggested."""
     names = sorted(tasks, key=lambda name: (name.startswith("eks."), name))
     answers = [name for name in names if name in ANSWERS]
     last = word.rpartition(".")[2]
@@ -35,7 +35,7 @@ def nearest_task(word: str, tasks: Iterable[str]) -> str:
 
 
 def nearest_option(word: str, options: Iterable[str]) -> str:
-    """Return the option that a mistyped one probably means; "" if there is none.
+    """Return the option that a mistyped one probably means; "" without one.
 
     Options that skip a confirmation are never suggested.
     """

@@ -1,1 +1,1 @@
-"""The tasks by noun: each is a few lines that turn arguments into one call."""
+"""Tasks of the command line, a module per group. Each task turns its arguments into one call."""

@@ -1,4 +1,4 @@
-"""What every task is made with: errors as one line and an exit code, options as one value, the words after `--`."""
+"""Decorator for tasks: errors become one line and an exit code, and the options arrive as one dataclass."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ NOBODY_READS = 141  # the exit code of what writes into a closed pipe, as a shel
 
 
 def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
-    """A task whose `ClusterError` becomes one message on stderr and an exit code.
+    """Make a function a task whose `ClusterError` becomes one message on stderr and an exit code.
 
     A body may take its options as one value: a dataclass whose fields are made by `option`.
     """
@@ -72,7 +72,7 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
 
 
 def _report_of(e: BaseException) -> str:
-    """What is said of a run that Ctrl-C ended; a second one, while that was on its way here, does not change it."""
+    """Return the message for a task that Ctrl-C ended. A second Ctrl-C meanwhile does not replace the first message."""
     before = e.__context__
     while before and not (isinstance(before, ClusterError) and before.exit_code == INTERRUPTED):
         before = before.__context__
@@ -80,31 +80,34 @@ def _report_of(e: BaseException) -> str:
 
 
 def option(default: Any, help: str, *, repeats: bool = False) -> Any:
-    """A field of a dataclass that holds a task's options. One that `repeats` is None or a list."""
+    """Return a dataclass field for one option of a task.
+
+    repeats: the option may be given several times; its value is a list, or None by default.
+    """
     return dataclasses.field(default=default, metadata={"help": help, "repeats": repeats})
 
 
 def as_typed(text: str) -> str:
-    """A sentence that names tasks with the command by which they are typed here."""
+    """Replace `inv TASK` in a text by `dlami TASK` if this process was started by `dlami`."""
     is_ours = os.path.basename(sys.argv[0]) in ("dlami", "program.py")  # noqa: PTH119 - it may be just a name
     return re.sub(r"\binv (?=[a-z])", "dlami ", text) if is_ours else text
 
 
 def rest() -> list[str]:
-    """The words after `--`, as the shell split them."""
+    """Return the words after `--`, as the shell split them."""
     return sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
 
 
 def flush_output() -> None:
-    """Write what waits to be written. Raises OSError if nobody takes it."""
+    """Flush stdout. Raises OSError if the output cannot be written."""
     if sys.stdout and not sys.stdout.closed:
         sys.stdout.flush()
 
 
 def unwritten(e: OSError) -> Exit | None:
-    """What ends the command line when nobody takes what it says or writes: a closed pipe, a gone terminal, a full disk.
+    """Return the exit for output that cannot be written: a closed pipe, a gone terminal or a full disk.
 
-    None if the error is another one. What still waits for stdout is dropped.
+    Returns None for any other error. Output that stdout has not written yet is dropped.
     """
     if e.filename is not None or e.errno not in (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
@@ -116,7 +119,7 @@ def unwritten(e: OSError) -> Exit | None:
 
 
 def folder_is_gone(e: OSError) -> Exit | None:
-    """Return what ends the command line where the folder that it was typed in was deleted, None for another error."""
+    """Return the exit for a task whose current folder was deleted, or None for any other error."""
     with contextlib.suppress(FileNotFoundError):
         os.getcwd()  # noqa: PTH109 - it is only tried
         return None
@@ -128,6 +131,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _option_fields(body: Callable[..., None]) -> Any:
-    """The dataclass that the body takes as its second argument; None if it takes its options one by one."""
+    """Return the dataclass of the task's options; None if the task takes its options one by one."""
     kinds = [kind for name, kind in body.__annotations__.items() if name not in ("c", "return")]
     return kinds[0] if len(kinds) == 1 and dataclasses.is_dataclass(kinds[0]) else None

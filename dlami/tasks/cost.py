@@ -1,4 +1,4 @@
-"""Tasks of what a stack costs: its nodes to zero and back, its bill so far, what was left behind, blocks to buy."""
+"""Tasks about a stack's cost: stop and start its nodes, show cost, orphans and IAM rights, buy capacity blocks."""
 
 from dataclasses import dataclass
 

@@ -103,5 +103,5 @@ def data_bundle(c: Context, folder: str, out: str, dry_run: bool = False) -> Non
 
 
 def _check_flag(is_dry_run: bool) -> list[str]:
-    """What the trainer's programs call a dry run."""
+    """Return the trainer's flags for a dry run."""
     return ["--check"] if is_dry_run else []

@@ -1,4 +1,4 @@
-"""Tasks that train on Kubernetes as others do on hosts, each training an MPIJob; and the jobs that are there."""
+"""Tasks that start trainings on Kubernetes, each as an MPIJob, and tasks that list, show, follow and stop them."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ _JOB_HELP = {"job": "its id, a part of it, or last: the youngest"}
 
 @dataclass(frozen=True, kw_only=True)
 class EksTrainOptions(TermOptions, ProfileOptions):
-    """What every task takes that starts a training on Kubernetes."""
+    """Options of every task that starts a training on Kubernetes."""
 
     dry_run: bool = option(False, "print the MPIJob as YAML, start nothing")
     nodes: str = option("", "workers, a node each; as many as the ranks need, or the cluster file has")
@@ -191,7 +191,7 @@ _DATA = {
 
 
 def check_data(module: str, words: Sequence[str]) -> None:
-    """Raises ConfigError for a training without data: its pods would start, fail and start again for a minute."""
+    """Raise ConfigError for a training without data: its pods would start, fail and start again for a minute."""
     begins, remedy = _DATA.get(module, ((), ""))
     if begins and not any(word.startswith(begins) for word in words):
         raise ConfigError(f"no data is named, and nothing was started: give {remedy}, behind --")
@@ -217,7 +217,7 @@ def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> 
 
 
 def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, program: "Program") -> "Order":
-    """What was typed, as the launcher gets it. Raises ConfigError."""
+    """Return the order for the launcher, made from the typed options. Raises ConfigError."""
     import secrets
 
     from cluster.jobs.record import check_id, check_name
@@ -254,7 +254,7 @@ def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, program: "P
 
 
 def _nodes(cluster: "EksCluster", given: EksTrainOptions) -> int:
-    """How many workers there are to be. Raises ConfigError."""
+    """Return the number of worker pods. Raises ConfigError if the cluster has fewer nodes or slots."""
     np, nodes = number_of_ranks(given.np), number_of_ranks(given.nodes, "--nodes")
     asked = nodes or min(cluster.nodes, math.ceil(np / cluster.slots) if np else cluster.nodes)
     if asked > cluster.nodes:
@@ -274,7 +274,7 @@ def _nodes(cluster: "EksCluster", given: EksTrainOptions) -> int:
 def _start(
     cluster: "EksCluster", order: "Order", given: EksTrainOptions, nodes: int, snapshot: "Snapshot | None" = None
 ) -> None:
-    """Create the job, and follow it unless it was to be detached; the task ends with its exit code."""
+    """Create the job, and follow it unless --detach is given. The task ends with the job's exit code."""
     from eks.code import secret_name, secret_of
     from eks.document import text
     from eks.jobs import EksJobs

@@ -1,4 +1,4 @@
-"""The tasks of the EKS cluster: print what will happen, confirm, act."""
+"""Actions of the EKS cluster's tasks: print what will happen, confirm, act."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""Tasks of a cluster on EKS: what it would be, making or changing it, how it is, its end."""
+"""Tasks of a cluster on EKS: plan, create or change, show its status, delete."""
 
 from dataclasses import dataclass
 

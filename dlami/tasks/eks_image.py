@@ -1,4 +1,4 @@
-"""The task that builds the image of all pods."""
+"""Task that builds the image of all pods."""
 
 from invoke import Context
 

@@ -1,4 +1,4 @@
-"""Tasks of what stands beside trainings on Kubernetes: its documents as files, data, pages."""
+"""Tasks of services beside trainings on Kubernetes: render manifests, stage data, serve TensorBoard and Jupyter."""
 
 import dataclasses
 import sys
@@ -130,7 +130,7 @@ def eks_stage(
 
 @dataclass(frozen=True, kw_only=True)
 class EksPageOptions:
-    """The options of a page on Kubernetes."""
+    """Options of a page (TensorBoard or Jupyter) on Kubernetes."""
 
     no_browser: bool = option(False, "only print the address")
     json: bool = option(False, "the address as one line of JSON")
@@ -187,7 +187,7 @@ def _page(page: "PageManifest", given: EksPageOptions, job: str = "all") -> None
 
 
 def _hashed_password(given: EksPageOptions) -> str:
-    """What is kept of the password that the page will want. Raises ConfigError without one."""
+    """Return the salted hash of the page's password. Raises ConfigError if none was given."""
     from cluster.tunnels.password import asked_for, read_from
     from cluster.tunnels.tls_proxy import hashed
 

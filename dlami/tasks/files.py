@@ -1,4 +1,4 @@
-"""Tasks that bring files to every host: from the master, from S3, from this checkout."""
+"""Tasks that copy files to every host: from the master, from S3, from this checkout; or from hosts to here."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tasks of the guard, which ends a cluster that nobody uses."""
+"""Tasks of the guard, which ends an idle cluster."""
 
 from invoke import Context
 

@@ -1,4 +1,4 @@
-"""Tasks of hosts: which there are, a shell on one, a command on all, health, a clean slate, a reboot."""
+"""Tasks of hosts: list them, log in, run a command on all, check health, kill leftovers, reboot."""
 
 import sys
 from dataclasses import dataclass

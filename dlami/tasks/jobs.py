@@ -1,4 +1,4 @@
-"""Tasks of jobs: what runs, how it goes, its end, its next attempt."""
+"""Tasks of jobs: list, show, follow, stop, resume and remove them."""
 
 import dataclasses
 import sys

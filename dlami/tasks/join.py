@@ -1,4 +1,4 @@
-"""Tasks that make hosts fit: a cluster from hosts without a stack, and what every node needs beside its image."""
+"""Tasks that set up hosts: make a cluster of hosts without a stack, and install what nodes need beside their image."""
 
 import os
 import sys
@@ -132,7 +132,7 @@ def set_up(c: Context, given: SettingUp) -> None:
 
 
 def _change_settings(cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool, as_json: bool) -> int:
-    """Find, show and make them; 1 if one could not be made."""
+    """Find, print and apply the changes of system settings. Return 1 if any failed or a host did not answer."""
     from cluster.setup.node_settings import apply_changes, find_changes
     from cluster.ssh.fanout import Executor
 

@@ -1,4 +1,4 @@
-"""Tasks of the lab: a cluster on this machine, its faults, and the demonstrations that run on it."""
+"""Tasks of the lab: a cluster on this machine, its simulated faults, and the demonstrations that run on it."""
 
 from invoke import Context, Exit
 

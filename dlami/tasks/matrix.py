@@ -1,4 +1,4 @@
-"""The task that runs a matrix of trainings and makes one table of their results."""
+"""Task that runs a matrix of trainings and makes one table of their results."""
 
 import dataclasses
 import json as json_
@@ -91,7 +91,7 @@ def train_matrix(
 
 
 def _checked(upload: str) -> str:
-    """Where results go, looked at before anything runs. Raises ConfigError."""
+    """Return the URL for the results, checked before anything runs. Raises ConfigError."""
     if upload:
         from cluster.stage.stage import request_of
 
@@ -100,7 +100,7 @@ def _checked(upload: str) -> str:
 
 
 def _show(cells: "list[Cell]", found: list[dict[str, Any]], *, as_json: bool) -> None:
-    """The cells with their commands, and how far each is."""
+    """Print the cells with their states and commands."""
     if as_json:
         print_json([{**row, "command": cell.command} for cell, row in zip(cells, found, strict=True)])
         return
@@ -109,7 +109,7 @@ def _show(cells: "list[Cell]", found: list[dict[str, Any]], *, as_json: bool) ->
 
 
 def _code(cells: "list[Cell]") -> "Snapshot | None":
-    """What command lines run, the same for all of them: the code of the repository around us, none without one."""
+    """Return the snapshot of the current repository that the cells' programs run; None without one."""
     from cluster.code.git import repository_of
 
     if all(cell.trainer for cell in cells):
@@ -126,7 +126,7 @@ def _planned(
     snapshot: "Snapshot | None",
     folder: str,
 ) -> "Job":
-    """The cell's job, its flags checked; it waits in the queue for hosts. Raises ConfigError that names the cell."""
+    """Return the cell's job, planned as a queued one with checked flags. Raises ConfigError that names the cell."""
     from cluster import hostset
     from cluster.jobs.client.client import queued
     from cluster.jobs.program import Program
@@ -156,7 +156,7 @@ def _planned(
 
 
 def _measure(jobs: "JobsClient", matrix: "Matrix") -> Any:
-    """What a job has reached, read by the master."""
+    """Return a function that reads a job's results on the master."""
     columns = [word for name, pattern in matrix.columns.items() for word in ("--column", f"{name}={pattern}")]
 
     def measured(job: "JobView") -> Mapping[str, Any]:
@@ -171,13 +171,13 @@ def _measure(jobs: "JobsClient", matrix: "Matrix") -> Any:
 
 
 def _results(jobs: "JobsClient", store: "ResultStore") -> None:
-    """CSV, JSON and a picture on the master, and the table here."""
+    """Make CSV, JSON and a picture of the results on the master, and print the table here."""
     result = jobs.on_master("trainer.matrix", [store.folder])
     print(result.text if result.ok else f"no table could be made: {result.problem}", file=sys.stderr)
 
 
 def _uploaded(cluster: Cluster, reach: "Executor", folder: str, url: str) -> bool:
-    """Bring the results to S3, by the master's own role or keys, and say how that went; whether it did."""
+    """Upload the results to S3 from the master, and print the outcome. Return True on success."""
     import os
 
     from cluster.stage import stage as staging

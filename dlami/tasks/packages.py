@@ -1,4 +1,4 @@
-"""Tasks of programs' environments: which there are on the hosts, old ones removed."""
+"""Tasks of programs' environments on the hosts: list them, remove old ones."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Tasks that put jobs on a page: one with all that is known of it, several beside each other."""
+"""Tasks that write HTML pages about jobs: one job in detail, or several compared."""
 
 import sys
 from pathlib import Path
@@ -85,9 +85,9 @@ def jobs_results(c: Context, job: str, json: bool = False) -> None:
 
 
 def file_name(job_id: str) -> str:
-    """Return the name of a job's page in the folder one stands in. Raises ConfigError for an id that leads elsewhere.
+    """Return the file name of a job's page. Raises ConfigError for an id that would leave the current folder.
 
-    The id is the master's word, and another user may have made the job's folder there.
+    The id comes from the master, where another user may have made the job's folder.
     """
     from cluster.jobs.record import check_id
 
@@ -95,7 +95,7 @@ def file_name(job_id: str) -> str:
 
 
 def _write(path: Path, page: str) -> None:
-    """The page into a file, whole. Raises ConfigError."""
+    """Write the page to a file atomically, and print the path. Raises ConfigError."""
     from cluster.files import write_atomically
 
     try:

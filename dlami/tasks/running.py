@@ -1,4 +1,4 @@
-"""The task that runs a program of the operator's own as a job."""
+"""Task `train.run`, which runs the operator's own program as a job."""
 
 import dataclasses
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """Which program, with which code, as it was typed."""
+    """Options about the program and its code, as typed."""
 
     per: str = option("gpu", "start it for each gpu, each node (torchrun and its like), or once, on one host")
     name: str = option("", "the job's name; as the program's by default")
@@ -52,13 +52,13 @@ def train_run(c: Context, given: TrainRunOptions) -> None:
 
 
 def start_program(cluster: Cluster, words: Sequence[str], given: TrainRunOptions) -> str:
-    """Start it as a job, and follow that; its id if it was to be detached. Raises ConfigError, ClusterError."""
+    """Start the program as a job and follow it. Return its id if detached. Raises ConfigError, ClusterError."""
     snapshot = code_to_take(given)
     return start_on_fit_hosts(cluster, program_asked_for(cluster, words, given, snapshot), given, snapshot)
 
 
 def code_to_take(given: ProgramOptions) -> "Snapshot | None":
-    """The code of the folder one stands in, said in a line or two; None if none is to be taken. Raises ConfigError."""
+    """Return a snapshot of the current folder's code, and print a summary. Return None with --no-code."""
     from cluster.code.snapshot import take
 
     if given.no_code:
@@ -73,7 +73,7 @@ def code_to_take(given: ProgramOptions) -> "Snapshot | None":
 def program_asked_for(
     cluster: Cluster, words: Sequence[str], given: TrainRunOptions, snapshot: "Snapshot | None"
 ) -> "JobSpec":
-    """The program as it is to run, in its code as it is here, or in a folder of this name. Raises ConfigError."""
+    """Return the request for the typed program, in the snapshot's code or else in this folder's path on the hosts."""
     from cluster.jobs.program import Program
     from cluster.packages.interpreter import wanted_by
     from cluster.packages.recipe import recipe_of
@@ -94,9 +94,9 @@ def program_asked_for(
 
 
 def seats_for(cluster: Cluster, per: str, hosts: str) -> "tuple[Host, ...]":
-    """The hosts that were typed, or all that train, with a slot for each start; for one start the first of them.
+    """Return the typed hosts, or all that train, with a slot per start of the program. One start gets the first host.
 
-    One start may be on a master that does not train, where it is named: a conversion needs no GPU.
+    A single start may be on a master that does not train, if the operator named it: a conversion needs no GPU.
     """
     from cluster import hostset
     from cluster.jobs.program import seats

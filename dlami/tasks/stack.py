@@ -1,4 +1,4 @@
-"""Tasks of the stack: its life, the hosts it gives, its master, and the fake AWS to try them on."""
+"""Tasks of the stack: plan, create, update, delete, log in to its master, write its hosts, and run a fake AWS."""
 
 from dataclasses import dataclass
 

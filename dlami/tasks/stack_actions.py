@@ -1,4 +1,4 @@
-"""The stack tasks: print what will happen, confirm, act."""
+"""Actions of the stack tasks: print what will happen, confirm, act."""
 
 import os
 import sys
@@ -57,7 +57,7 @@ def answer(value: Any, as_json: bool) -> None:
 def confirm(question: str, wanted: str, yes: bool) -> None:
     """Return if `yes`, or if the operator types `wanted`. Raises NothingToDo for any other answer.
 
-    Raises ConfigError if there is nobody to ask.
+    Raises ConfigError if it has to ask without a terminal.
     """
     if not yes and answer_to(f"{question} Type {wanted} to go on: ", question) != wanted:
         raise NothingToDo("nothing was changed")
@@ -73,9 +73,7 @@ def load(path: str) -> ClusterFile:
 
 
 def write_file(path: str, from_stack: str = "", **given: Any) -> None:
-    """A new cluster file, or that of a running stack. Fields that only the operator knows are left to fill in, and
-    said.
-    """
+    """Write a new cluster file, or that of a running stack. Print which fields the operator has to fill in."""
     if from_stack:
         region = given.get("region") or init_values.region()
         aws = Aws(region)
@@ -93,7 +91,7 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
 
 
 def show_plan(path: str, as_json: bool) -> None:
-    """The plan, and for a stack that is there the changes that an update would make."""
+    """Print the plan, and for an existing stack the changes that an update would make."""
     file = load(path)
     aws = Aws(file.region)
     answer_plan(aws, plan.make(aws, file), as_json)
@@ -117,7 +115,7 @@ def answer_plan(aws: Aws, made: plan.ClusterPlan, as_json: bool) -> None:
 
 
 def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, wait: str, as_json: bool) -> None:
-    """Creates the cluster where there is room for it and says how to go on."""
+    """Create the cluster where AWS has capacity for it, and print the next steps."""
     wait_s = failover.seconds_of(wait)
     file = load(path)
     aws = Aws(file.region)
@@ -141,7 +139,7 @@ def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, wait: str
 
 
 def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Shows the change set and the hosts that it ends, asks, executes it, waits for every node."""
+    """Print the change set and the hosts that it ends, confirm, execute it, and wait for every node."""
     file = load(path)
     aws = Aws(file.region)
     try:
@@ -277,7 +275,7 @@ def kept_text(file: ClusterFile, kept: dict[str, str]) -> str:
 
 
 def show_status(path: str, as_json: bool) -> bool:
-    """The status; whether all is well."""
+    """Print the stack's status. Return True if it is healthy."""
     file = load(path)
     now = status.read_status(Aws(file.region), file)
     answer(now, as_json)
@@ -300,7 +298,7 @@ def source_of_hosts(path: str) -> str:
 
 
 def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
-    """The hostfile and what belongs to it, of the stack or of a lab, beside the cluster file."""
+    """Write the hostfile of the stack or of a lab, and the files that belong to it, beside the cluster file."""
     there = cluster_file(path).resolve()
     source = source or source_of_hosts(path)
     advice = ""
@@ -332,7 +330,7 @@ def lab_targets(source: str, path: Path) -> list[written.TargetFile]:
 
 
 def go_to_master(path: str, forward_agent: bool) -> None:
-    """Become an ssh to the master; does not return."""
+    """Replace this process by an ssh to the master."""
     if forward_agent:
         check_agent()
     file, folder = load(path), cluster_file(path).resolve().parent

@@ -9,21 +9,21 @@ from dlami.tasks.command import HOSTS_HELP, option
 
 @dataclass(frozen=True, kw_only=True)
 class NumberOptions:
-    """How many ranks, as it was typed."""
+    """Option for the number of ranks, as typed."""
 
     np: str = option("", "ranks, one per slot by default; of a job that goes on, as before")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhereOptions(NumberOptions):
-    """On which hosts, as it was typed."""
+    """Options for the hosts and the number of ranks, as typed."""
 
     hosts: str = option("", HOSTS_HELP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """How ranks are started, as it was typed."""
+    """Options for mpirun's launch profile and the ranks' environment, as typed."""
 
     profile: str = option("", "tcp, ena or efa; by detection without it")
     env: Any = option(None, "NAME=VALUE for every rank, may be repeated", repeats=True)
@@ -31,7 +31,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(ProfileOptions, WhereOptions):
-    """How ranks are started, and on which hosts, as it was typed."""
+    """Options for the launch profile, the ranks' environment and number, and the hosts, as typed."""
 
 
 def with_terms(kind: type) -> type:
@@ -61,14 +61,14 @@ class TermOptions(NumberOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions(TermOptions, WhereOptions):
-    """What every task takes that starts an attempt, as it was typed."""
+    """Options of every task that starts an attempt, as typed."""
 
     queue: bool = option(False, "wait for hosts that are taken, first in, first out, instead of being refused")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(StartOptions, LaunchOptions):
-    """What every task takes that starts a training."""
+    """Options of every task that starts a training."""
 
     resume: str = option("", "a job of yours that has ended: begin from its newest checkpoint, with today's code")
     exclusive: bool = option(

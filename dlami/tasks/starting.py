@@ -1,4 +1,4 @@
-"""How tasks start a training or another program of the trainers: as a job over the hosts, or on the master."""
+"""Start of a training or another program of the trainers, as tasks do it: as a job, or on the master."""
 
 import dataclasses
 import subprocess
@@ -30,14 +30,14 @@ PYTORCH = "/opt/pytorch/bin/python"  # the interpreter that has PyTorch in AWS's
 
 
 def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[JobsClient]":
-    """The jobs of a cluster, of the one that the tasks mean without it, for a `with`."""
+    """Return the jobs of a cluster, by default the current one, as a context manager."""
     from cluster.jobs.client.client import opened
 
     return opened(cluster or load_cluster())
 
 
 def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
-    """Run a module on the master, in the foreground; the task ends with its exit code."""
+    """Run a module on the master, in the foreground. The task ends with its exit code."""
     from cluster.run import command
 
     raise Exit(code=command.on_master(cluster, module, arguments))
@@ -52,7 +52,7 @@ def train(
     one_per_host: bool = False,
     python: str = "",
 ) -> None:
-    """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default.
+    """Start a trainer as a job on healthy hosts, and follow it. Its flags are by default the words after `--`.
 
     one_per_host: for programs that keep all cores of a host busy by themselves. python: the trainer's own interpreter.
     """
@@ -91,7 +91,7 @@ def asked_for(options: TrainOptions, name: str, program: "Program") -> "JobSpec"
 def start_on_fit_hosts(
     cluster: Cluster, spec: "JobSpec", options: StartOptions, snapshot: "Snapshot | None" = None
 ) -> str:
-    """Look at the hosts unless that was declined, then plan, submit and follow the job; its id if that was detached.
+    """Check the hosts' health unless --unchecked, then plan, submit and follow the job. Return its id if detached.
 
     snapshot: the operator's code, which a program runs.
     """
@@ -101,12 +101,12 @@ def start_on_fit_hosts(
 
 
 def trainer_help(module: str) -> int:
-    """Print a trainer's own flags here, starting nothing; its exit code."""
+    """Print a trainer's own flags, without starting it. Return the exit code."""
     return subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT).returncode
 
 
 def looked_at(cluster: Cluster, spec: "JobSpec", options: StartOptions, *, may_shrink: bool = False) -> "JobSpec":
-    """Return the request on hosts that were checked as the options say. Raises Unfit as `fit_hosts` does."""
+    """Return the request on hosts checked by these options. Raises UnfitHosts as `fit_hosts` does."""
     from cluster.setup.on_demand import bring_project
 
     needs_packages = spec.program.is_built_in and not spec.program.python
@@ -124,9 +124,9 @@ def looked_at(cluster: Cluster, spec: "JobSpec", options: StartOptions, *, may_s
 
 
 def on_fit_hosts(cluster: Cluster, spec: "JobSpec", *, skip_unfit: bool = False, may_shrink: bool = False) -> "JobSpec":
-    """Return the request on those of its hosts that may train, checked now. Raises Unfit as `fit_hosts` does.
+    """Return the request on those of its hosts that may train, checked now. Raises UnfitHosts as `fit_hosts` does.
 
-    may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
+    may_shrink: use fewer ranks if slots are missing, because the operator gave no number of ranks.
     """
     from cluster.health.before_training import fit_hosts
 
@@ -158,7 +158,7 @@ def warn_of_secrets(words: Sequence[str]) -> None:
 def prepared(
     cluster: Cluster, spec: "JobSpec", options: StartOptions, folder: str
 ) -> "tuple[JobSpec, Interpreter | None]":
-    """Have the program's environment on its hosts, if it has one. Return the request with it.
+    """Install the program's environment on its hosts, if it has one. Return the request with it.
 
     folder: the program's code on the master. Raises ConfigError if the program could not begin there.
     """
@@ -190,7 +190,7 @@ def start(
 ) -> str:
     """Plan and submit a job or its next attempt, and follow it. The task ends with its exit code then.
 
-    Returns its id if it is detached, "" if it was not to be started.
+    Returns the job's id with --detach, "" after a dry run.
     """
     from cluster.jobs.client.client import queued
     from cluster.jobs.plan import working_directory
@@ -223,9 +223,9 @@ def start(
 def code_on_master(
     cluster: Cluster, spec: "JobSpec", resume: "JobView | None", snapshot: "Snapshot | None", *, is_read: bool
 ) -> str:
-    """Return the folder on the master in which the program can be looked at, once its code is there.
+    """Bring the code to the master, and return the folder there in which the program can be checked.
 
-    A job that is resumed keeps its code. is_read: somebody will look at it. Raises ClusterError.
+    A resumed job keeps its code. is_read: also unpack the code, for the check. Raises ClusterError.
     """
     if snapshot:
         return delivered(cluster, snapshot, is_read=is_read)
@@ -235,7 +235,7 @@ def code_on_master(
 
 
 def delivered(cluster: Cluster, snapshot: "Snapshot", *, is_read: bool) -> str:
-    """Send the code to the master if it lacks it. Return the folder to look at it, "" unless `is_read`."""
+    """Send the code to the master if it lacks it. Return the unpacked folder, "" unless `is_read`."""
     from cluster.code.deliver import deliver
     from cluster.ssh.fanout import Executor
 

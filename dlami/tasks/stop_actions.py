@@ -1,4 +1,4 @@
-"""The tasks `inv stack.stop` and `inv stack.start`: print what will happen, confirm, act."""
+"""Actions of `inv stack.stop` and `inv stack.start`: print what will happen, confirm, act."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tasks that train, measure and draw, and that use what was trained."""
+"""Tasks that train a model, measure and plot trainings, and export or evaluate checkpoints."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Tasks of pages that the master serves: TensorBoard, a notebook, and which there are."""
+"""Tasks of pages that the master serves: TensorBoard, Jupyter, and the list of open pages."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ _NOTEBOOK_STAYS_S = 12 * 3600.0  # while nobody looks: a kernel's work is worth 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
-    """The options of every page."""
+    """Options of every page that the master serves."""
 
     no_browser: bool = option(False, "only print the address")
     json: bool = option(False, "the address as one line of JSON")
@@ -91,7 +91,7 @@ def _serve(cluster: Cluster, wanted: "ServiceRequest", given: PageOptions) -> No
 
 
 def _by_tls(cluster: Cluster, wanted: "ServiceRequest", given: PageOptions) -> "ServiceRequest":
-    """The same by TLS, if that is wanted. Raises ConfigError where it would be open to more than who is meant."""
+    """Return the request with TLS, if --tls is given. Raises ConfigError if the page would be open to everybody."""
     from cluster.tunnels.password import asked_for, read_from
     from cluster.tunnels.tls_proxy import hashed, network
 

@@ -1,4 +1,4 @@
-"""Tasks that look at the cluster as it is now: a live table, and numbers for others."""
+"""Tasks that show the cluster's current state: a live table, and metrics for Prometheus."""
 
 from dataclasses import dataclass
 
