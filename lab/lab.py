@@ -89,7 +89,7 @@ def is_whole(lab: Lab) -> bool:
 
 
 def named(name: str) -> Lab:
-    """Return the lab on record. Raises ConfigError if there is none."""
+    """Return the lab on record. Raises ConfigError without one."""
     lab = load_lab(name)
     if lab is None:
         raise ConfigError(no_lab(name))

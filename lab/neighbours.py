@@ -1,4 +1,4 @@
-"""The kernel's neighbour table (ARP), shared by all hosts of all labs: one entry per pair of hosts.
+"""Limits of the kernel's neighbour table (ARP), which all hosts of all labs share: one entry per pair of hosts.
 
 Its usual limit, 1024, is reached by 33 hosts that all talk to each other. Beyond it packets to healthy hosts are lost.
 Real hosts have a kernel each.

@@ -1,4 +1,4 @@
-"""A lab's network: a bridge, a cable to each host, and simulated faults of a cable."""
+"""Network of a lab: a bridge, a cable to each host, and simulated faults of a cable."""
 
 import json
 import subprocess

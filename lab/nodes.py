@@ -1,4 +1,4 @@
-"""The lab's hosts as process trees: prepared, started, found by their environment, and killed."""
+"""Hosts of the lab as process trees: prepared, started, found by their environment, and killed."""
 
 import os
 import shlex
@@ -116,7 +116,7 @@ def make_key(path: Path, comment: str) -> None:
 
 
 class Starting:
-    """A host that starts: its namespaces are being created, and it waits for its cable."""
+    """Host that is starting: its namespaces are being created, and it waits for its cable."""
 
     def __init__(self, lab: Lab, host: LabHost) -> None:
         environment = {
@@ -226,7 +226,7 @@ def _environments() -> Iterable[tuple[int, dict[str, str]]]:
 
 
 def _is_first(pid: int) -> bool:
-    """Return True if the process is PID 1 of its own PID namespace."""
+    """Return True if the process is PID 1 of its PID namespace."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -20,7 +20,7 @@ SHARED = "/shared"  # where every lab host sees the shared folder
 
 @dataclass(frozen=True, kw_only=True)
 class LabHost:
-    """One host of a lab."""
+    """Host of a lab."""
 
     rank: int
     name: str  # its host name, also in every host's /etc/hosts
@@ -31,7 +31,7 @@ class LabHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's name, network and hosts, and all its paths."""
+    """Lab: its name, network and hosts, and all its paths."""
 
     name: str
     network: str  # like 10.231.4.0/22; its last usable address is this machine's
@@ -40,37 +40,37 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """The folder with all files of the lab."""
+        """Return the folder with all files of the lab."""
         return LABS / self.name
 
     @property
     def bridge(self) -> str:
-        """The lab's bridge, a network device of this machine."""
+        """Return the name of the lab's bridge, a network device of this machine."""
         return f"lab-{self.name}"
 
     @property
     def bridge_address(self) -> str:
-        """This machine's address on the lab's network."""
+        """Return this machine's address on the lab's network."""
         return str(IPv4Network(self.network)[-2])
 
     @property
     def shared(self) -> Path:
-        """The shared folder as this machine sees it."""
+        """Return the path of the shared folder on this machine."""
         return self.folder / "shared"
 
     @property
     def key(self) -> Path:
-        """The private key for all hosts."""
+        """Return the path of the private key for all hosts."""
         return self.folder / "id_ed25519"
 
     @property
     def project(self) -> Path:
-        """This project's path on the hosts and on this machine: the checkout, else a copy of the installed package."""
+        """Return this project's path on the hosts and here: the checkout, or else a copy of the installed package."""
         return ROOT if IS_CHECKOUT else self.folder / "project"
 
     @property
     def nodes(self) -> Path:
-        """The folder with the hosts' own files."""
+        """Return the folder with the hosts' own files."""
         return self.folder / "nodes"
 
     def host_folder(self, host: LabHost) -> Path:
@@ -114,7 +114,7 @@ def check_name(name: str) -> str:
 
 
 def load_lab(name: str) -> Lab | None:
-    """Return the lab on record; None if there is none. Raises ConfigError if its record cannot be read."""
+    """Return the lab on record, or None. Raises ConfigError if its record cannot be read."""
     path = LABS / check_name(name) / "lab.json"
     try:
         return from_json(Lab, json.loads(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""The part of the Auto Scaling API that CloudFormation's groups need."""
+"""Auto Scaling API, as far as CloudFormation's groups need it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The CloudFormation API over our stacks."""
+"""CloudFormation API of the fake AWS, over its own stacks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The fake's control API below `/_fake/...`, by which tests set up and inspect its state."""
+"""Control API of the fake AWS below `/_fake/...`, by which tests set up and inspect its state."""
 
 import dataclasses
 import json

@@ -30,7 +30,7 @@ class OperationStopped(Exception):
 
 
 def go_on(world: FakeState, stack: FakeStack) -> None:
-    """Raise Stopped if this thread must do nothing more for the stack.
+    """Raise OperationStopped if this thread must do nothing more for the stack.
 
     Call it with the lock held, and keep the lock until the next change is done. A reset in between would start a new
     account that does not know this stack.
@@ -47,7 +47,10 @@ class Making:
         self.active: dict[str, Check] = {}
 
     def make(self, order: list[str], first: bool) -> None:
-        """Create the named resources. Raises Failed after cancelling those still in progress, or Stopped."""
+        """Create the named resources. If one fails, cancel those in progress and raise ResourceFailed.
+
+        Raises OperationStopped.
+        """
         bodies = self.stack.template["Resources"]
         while order or self.active:
             seen = self.world.version

@@ -16,7 +16,7 @@ from lab.aws.state import FakeState
 def unmake(
     world: FakeState, stack: FakeStack, resources: list[LogicalResource], keep: Callable[[LogicalResource], bool]
 ) -> bool:
-    """Delete resources, dependants first. Return True if none failed to delete. Raises Stopped."""
+    """Delete resources, dependants first. Return True if all of them were deleted. Raises OperationStopped."""
     names = {r.logical for r in resources}
     bodies = {n: stack.template["Resources"].get(n, {}) for n in names}
     order = creation_order(

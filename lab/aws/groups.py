@@ -26,7 +26,7 @@ Clock = Callable[[], datetime.datetime]
 
 @dataclass
 class LifecycleHook:
-    """A lifecycle hook."""
+    """Lifecycle hook of a group."""
 
     transition: str
     timeout: int  # AWS's seconds
@@ -51,7 +51,7 @@ class GroupInstance:
 
 @dataclass
 class Activity:
-    """A scaling activity."""
+    """Scaling activity, as the API lists it."""
 
     description: str
     cause: str
@@ -73,7 +73,7 @@ class Activity:
 
 @dataclass
 class Group:
-    """An Auto Scaling group."""
+    """Auto Scaling group."""
 
     region: str
     name: str
@@ -149,7 +149,7 @@ def create(world: FakeState, region: str, name: str, wanted: dict[str, Any], own
 
 
 def get(world: FakeState, region: str, name: str) -> Group:
-    """Return the group with this name. Raises AwsFault if there is none."""
+    """Return the group with this name. Raises AwsFault if it does not exist."""
     if (region, name) not in world.groups:
         raise AwsFault("ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
     return world.groups[region, name]

@@ -128,7 +128,7 @@ def _apply(group: Group, action: ScheduledAction) -> None:
 
 
 def due_in_s(world: FakeState) -> float | None:
-    """Return the seconds until the next action of any group is due; None if there is none."""
+    """Return the seconds until the next action of any group is due, or None."""
     times = [a.at for g in world.groups.values() for a in g.schedule.values()]
     return max(0.0, (min(times) - world.now()).total_seconds()) if times else None
 

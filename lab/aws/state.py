@@ -1,4 +1,4 @@
-"""State of the fake beyond moto's: one lock, one condition that signals any change, and scaled time."""
+"""State of the fake AWS beyond moto's: one lock, one condition that signals any change, and scaled time."""
 
 import datetime
 import threading
@@ -12,7 +12,7 @@ ACCOUNT = "123456789012"
 
 @dataclass
 class FaultRule:
-    """Error to answer with instead of executing a call."""
+    """Rule that answers matching calls with an error or a delay."""
 
     service: str
     action: str  # regular expression over operation names
@@ -26,7 +26,7 @@ class FaultRule:
 
 
 class FakeState:
-    """State of the fake. Every reader and writer holds `lock`."""
+    """State of the fake AWS. Every reader and writer holds `lock`."""
 
     def __init__(
         self, scale: float = 1.0, resource_seconds: float = 0.0, nodes: str = "ready", tag_prefix: str = ""

@@ -1,4 +1,4 @@
-"""One container of a pod as processes of this machine: start, restart, state and end."""
+"""Container of a pod as processes of this machine: start, restart, state and end."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ class Started:
 
 
 class Container:
-    """A container and its state; `folder` belongs to it alone."""
+    """Container and its state; `folder` belongs to it alone."""
 
     def __init__(self, lab_name: str, folder: Path, name: str, image: str) -> None:
         self._lab_name, self._folder, self.name, self._image = lab_name, folder, name, image

@@ -9,7 +9,7 @@ VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object: its paths in the API and its names in kubectl."""
+    """Kind of object: its paths in the API and its names in kubectl."""
 
     group: str  # "" is the core group
     version: str
@@ -72,7 +72,7 @@ def kind(name: str) -> Kind:
 
 
 def discovery(path: str) -> Document | None:
-    """Return the API's discovery document at this path; None if there is none."""
+    """Return the API's discovery document at this path, or None."""
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "apis":

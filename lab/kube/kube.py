@@ -1,4 +1,4 @@
-"""The whole simulated Kubernetes: a lab of pods, the API for kubectl, and the controllers behind it."""
+"""Simulated Kubernetes as a whole: a lab of pods, the API for kubectl, and the controllers behind it."""
 
 import signal
 import threading
@@ -22,7 +22,7 @@ _TICK_S = 0.5  # between passes without a change, for what only depends on time
 
 
 class Kube:
-    """A simulated Kubernetes that exists until its `with` block ends. Nothing of it is left then."""
+    """Simulated Kubernetes that exists until its `with` block ends. Nothing of it is left then."""
 
     def __init__(self, name: str, image: Path | None = None, num_nodes: int = NODES) -> None:
         """Args:

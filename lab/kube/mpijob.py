@@ -85,7 +85,7 @@ def problems(job: Document) -> list[str]:
 
 
 def num_workers(job: Document) -> int:
-    """Return the number of worker pods it asks for."""
+    """Return the number of worker pods that the MPIJob requests."""
     return int((job["spec"]["mpiReplicaSpecs"].get("Worker") or {}).get("replicas", 0))
 
 

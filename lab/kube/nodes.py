@@ -1,4 +1,4 @@
-"""The simulated nodes, all of them on this machine: they run the pods that are scheduled to them."""
+"""Simulated nodes, all of them on this machine: they run the pods that are scheduled to them."""
 
 import signal
 import socket
@@ -72,7 +72,7 @@ class Kubelets:
         self.container(namespace, pod, name).signal(signal.SIGKILL)
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path:
-        """Return the file of a container's output. Raises Refusal if there is none."""
+        """Return the file of a container's output. Raises Refusal if it does not exist."""
         self._store.get(_POD, namespace, pod)
         found = self._led(namespace, pod)
         one = found.container(container) if found else None
@@ -82,7 +82,7 @@ class Kubelets:
         return one.previous_log if previous else one.log
 
     def connected(self, namespace: str, pod: str, port: int) -> socket.socket:
-        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if nobody listens."""
+        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if no process listens."""
         found = self._led(namespace, pod)
         if found is None:
             raise Refusal(404, "NotFound", f"pod {namespace}/{pod} does not run")
@@ -99,7 +99,7 @@ class Kubelets:
         return self._pods.get(found["metadata"]["uid"]) if found else None
 
     def _schedule(self, pod: Document) -> None:
-        """Schedule the pod to a node, or set a condition that says that none fits."""
+        """Schedule the pod to a node, or set the condition that no node fits."""
         placed = [p for p in self._store.listed(_POD) if p["spec"].get("nodeName") and not _has_ended(p)]
         if name := node_for(pod, self.names, placed):
             self._take(pod, name)

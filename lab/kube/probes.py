@@ -12,7 +12,7 @@ from lab.kube.kinds import Document
 
 
 class Probe:
-    """One probe of a container with its counts. It runs once per period."""
+    """Probe of a container with its counts of successes and failures. It runs once per period."""
 
     def __init__(self, said: Document, ports: Mapping[str, int], initial: bool) -> None:
         """Args:

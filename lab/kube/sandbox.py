@@ -21,7 +21,7 @@ _NETWORK = 0x40000000  # CLONE_NEWNET, as setns(2) takes it
 
 
 class Sandbox:
-    """One pod's namespaces. They exist from `open` to `close`."""
+    """Namespaces of a pod. They exist from `open` to `close`."""
 
     def __init__(self, lab: Lab, host: LabHost, folder: Path) -> None:
         """Args:

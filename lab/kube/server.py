@@ -32,13 +32,13 @@ class Pods(Protocol):
     """Access to pods' logs and ports."""
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path:
-        """Return the file of a container's output. Raises Refusal if there is none."""
+        """Return the file of a container's output. Raises Refusal if it does not exist."""
 
     def is_running(self, namespace: str, pod: str, container: str) -> bool:
         """Return True if the container runs, so that its log may grow."""
 
     def connected(self, namespace: str, pod: str, port: int) -> socket.socket:
-        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if nobody listens."""
+        """Return a connection to a port of the pod's loopback. Raises Refusal or OSError if no process listens."""
 
 
 class ApiServer(http.server.ThreadingHTTPServer):

@@ -38,7 +38,7 @@ DICTIONARY = b"".join(_word(name.replace("_", " ")) for name in _NAMES.split()) 
 
 @dataclass(frozen=True, kw_only=True)
 class SpdyFrame:
-    """One frame from the client."""
+    """Frame from the client."""
 
     kind: int
     stream: int  # of PING its number

@@ -65,7 +65,7 @@ class Store:
             return self._keep("ADDED", what, made)
 
     def get(self, what: Kind, namespace: str, name: str) -> Document:
-        """Return the object. Raises Refusal if there is none."""
+        """Return the object. Raises Refusal if it does not exist."""
         found = self.find(what, namespace, name)
         if found is None:
             raise Refusal.missing(what, name)

@@ -1,4 +1,4 @@
-"""A pod's volumes as folders of this machine, and their mounts in its containers."""
+"""Volumes of a pod as folders of this machine, and their mounts in its containers."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3
 
 
 class NotYet(Exception):
-    """A volume or object that a pod waits for does not exist yet."""
+    """Error: a volume or object that a pod waits for does not exist yet."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _COUNTED = "batch.kubernetes.io/job-tracking"  # finalizer: a Job's pod stays un
 
 
 class Workloads:
-    """The controllers, and the time of each Job's last failed pod."""
+    """Controllers of Jobs and Deployments, with the time of each Job's last failed pod."""
 
     def __init__(self) -> None:
         self._failed_at: dict[str, str] = {}  # by the Job's uid
