@@ -56,7 +56,7 @@ class BootTimes:
 
 
 class LiveTree:
-    """Renderable tree of a `Watch`, rebuilt for each frame."""
+    """Renderable tree of a `StackWatch`, rebuilt for each frame."""
 
     def __init__(self, watch: StackWatch, parts: Mapping[str, str], last: LastTime) -> None:
         self._watch, self._parts, self._last = watch, dict(parts), last

@@ -26,7 +26,7 @@ class FileSystems:
 
 
 def add_filesystems(t: Template, design: Design, place: ClusterNetwork, groups: SecurityGroups) -> FileSystems:
-    """Add EFS with a mount target in the private subnet, and FSx if the file asks for it."""
+    """Add EFS with a mount target in the private subnet, and FSx if the cluster file has it."""
     file_system: Any = design.file.storage.efs or Ref(_efs(t, design))
     address: Any = design.efs_address
     made: Any = None

@@ -1,4 +1,4 @@
-"""Sender of the guard's warning to the `notify` address: `python -m cluster.guard.tell TEXT`, on the master."""
+"""Sender of the guard's warning to the `notify` address. On the master: `python -m cluster.guard.tell TEXT`."""
 
 import sys
 

@@ -35,8 +35,8 @@ def fit_hosts(
     too, even if it holds no rank. Each host is judged with its slots from the hostfile, however many the training
     takes.
 
-    Raises Unfit in three cases: a host is unfit and `skip_unfit` is off, the master is unfit (jobs start there), or no
-    host is left.
+    Raises UnfitHosts in three cases: a host is unfit and `skip_unfit` is off; the master, where jobs start, is unfit;
+    or no host is left.
     """
     with Executor(cluster) as reach:
         idle = [] if cluster.master.slots else [cluster.master]

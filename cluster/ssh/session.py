@@ -64,7 +64,7 @@ class Conversation:
         return self.was_open or self._channel is not None
 
     def start(self) -> None:
-        """Run the command over the open connection. Make a connection first if there is none."""
+        """Run the command over the open connection. Connect first if it is not open."""
         self._began = self.since = self._heard = time.monotonic()
         if self._way is None:
             self._start_here()

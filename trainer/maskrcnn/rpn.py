@@ -156,7 +156,7 @@ def rpn_losses(
     """Return objectness and box loss of one image, each a sum over the drawn anchors divided by BATCH_PER_IM.
 
     Args:
-        logits, offsets: [D], [D, 4], the head's output for the drawn anchors; wanted: as in `Drawn`.
+        logits, offsets: [D], [D, 4], the head's output for the drawn anchors; wanted: as in `SampledAnchors`.
     """
     num_fg = tf.shape(wanted)[0]
     is_object = tf.cast(tf.range(tf.shape(logits)[0]) < num_fg, tf.float32)

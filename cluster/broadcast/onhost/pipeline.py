@@ -38,7 +38,7 @@ class Flow:
         self._is_stopped = False
 
     def wait_for(self, is_so: Callable[[], bool], beat: Callable[[], None]) -> None:
-        """Wait until `is_so` is true, and call `beat` every second. Raises Stopped if this host stops."""
+        """Wait until `is_so` is true, and call `beat` every second. Raises CopyStopped if this host stops."""
         while True:
             with self.news:
                 self.news.wait_for(lambda: is_so() or self._is_stopped, BEAT_S)

@@ -32,7 +32,7 @@ class Upstream:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def next(self, patience_s: float) -> Wire:
-        """Return the next connection. Raises Lost if none comes within the time."""
+        """Return the next connection. Raises SenderLost if none comes within the time."""
         deadline = time.monotonic() + patience_s
         with self._news:
             self._current = None

@@ -47,7 +47,7 @@ class Feeder:
             self.is_done.set()
 
     def _has_fed(self, address: str) -> bool:
-        """Return True if this host took everything. Raises Stopped or LocalError if this host must stop."""
+        """Return True if this host took everything. Raises CopyStopped or LocalError if this host must stop."""
         try:
             wire = self._connect(address)
         except WireError as e:

@@ -23,7 +23,7 @@ class Owners:
         """Return the command, user, job and run of a process. `user` is None if it is gone or not visible from here.
 
         `is_other` is True for another user's process, whose environment, and so its job, cannot be read. `record` is
-        the state in the job's own record, as `job_record` returns it.
+        the state in the job's own record, as read by `cluster/ssh/onhost/job_record.py`.
         """
         said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None, "is_other": False}
         folder = ""

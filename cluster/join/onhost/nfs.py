@@ -66,7 +66,7 @@ def mount(folder: str, server: str) -> str:
 
 
 def looked_at(folder: str, server: str) -> str:
-    """Return the source that is mounted there already; "" if it can be mounted. Raises Failed if it cannot.
+    """Return the source that is mounted there already; "" if it can be mounted. Raises NfsError if it cannot.
 
     Nothing is changed.
     """
@@ -108,7 +108,7 @@ def _is_empty(folder: str) -> bool:
 
 
 def _needs(program: str) -> None:
-    """Install the package that has the program, from the distribution's own archive. Raises Failed."""
+    """Install the package that has the program, from the distribution's own archive. Raises NfsError."""
     if shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])):
         return
     debian, amazon = _PACKAGES[program]

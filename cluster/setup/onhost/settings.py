@@ -88,7 +88,7 @@ def main(verb: str, *arguments: Any) -> None:
 
 
 def _said(words: list[str]) -> str:
-    """Return what a command prints. Raises Failed with the command's own message."""
+    """Return what a command prints. Raises CommandFailed with the command's own message."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
     environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
     try:

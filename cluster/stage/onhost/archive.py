@@ -1,4 +1,4 @@
-"""Unpacking of an archive as it arrives: only below one folder, through none of its own links, up to a maximum size."""
+"""Unpacking of an archive as it arrives: only below one folder, never through its links, up to a maximum size."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Saver:
 
     Args:
         keep: newest checkpoints that stay.
-        seconds: between two by time, for `Pace`.
+        seconds: between two checkpoints by time, for `CheckpointInterval`.
         cores: of this rank; the writer's computing takes time from the training on one of them.
         rate: what the operator calls the learning rate.
         found: the checkpoint that the training begins with.
