@@ -51,7 +51,7 @@ def gradient(data: Path, out: Path, parts: int = 1) -> None:
             trainer, fed = self.trainer, [dict(zip(self.trainer.fed, feed, strict=True)) for feed in feeds]
             for part in range(parts - 1):
                 trainer.sess.run(trainer.keep_more if part else trainer.keep_first, fed[part])
-            found = trainer.sess.run(trainer.common.ranks.gradients, fed[-1])
+            found = trainer.sess.run(trainer.gradients, fed[-1])
             if ranks.is_first:
                 np.savez(out, **found)
 
