@@ -169,7 +169,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, re
 
     assert [odd] == [o.host for o in done.failed], done
     wait_for(
-        lambda: "0\n" == reach.run([odd], "pgrep -fc '[c]opying.onhost.relay' || true")[odd].text,
+        lambda: "0\n" == reach.run([odd], "pgrep -fc '[b]roadcast.onhost.relay' || true")[odd].text,
         120,
         "its relay has given up",
     )
@@ -187,14 +187,16 @@ def test_nobody_waits_for_a_master_whose_part_was_ended(
     """It is said at once, in words; the other hosts' parts are ended instead of waiting for who never comes."""
 
     def end_head(lab: Lab, _host: Any) -> None:
-        inside(lab, lab.hosts[0], f"pkill -{number} -f '[c]opying.onhost.relay'", check=True)
+        inside(lab, lab.hosts[0], f"pkill -{number} -f '[b]roadcast.onhost.relay'", check=True)
 
     asked = transfer(large, "/root/copy", silence_s=3600)
     said = rf"^the master {cluster.master}: (its part of the copy came to no end: it exited 143|the command was ended there by a signal); copy again$"
     with striking(lab, lab.hosts[1], end_head), pytest.raises(ClusterError, match=said):
         copy(reach, cluster, cluster.hosts[1:], asked)
 
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
+    assert {"0\n"} == {
+        r.text for r in reach.run(cluster.hosts, "pgrep -fc '[b]roadcast.onhost.relay' || true").values()
+    }
 
 
 def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Executor) -> None:
@@ -220,7 +222,9 @@ def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Executor) -> N
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
+    assert {"0\n"} == {
+        r.text for r in reach.run(cluster.hosts, "pgrep -fc '[b]roadcast.onhost.relay' || true").values()
+    }
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 

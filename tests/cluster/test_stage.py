@@ -195,7 +195,7 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(
     running.wait(PATIENCE_S)
     labs.heal(lab, lab.hosts)
 
-    assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[s]taging.onhost' || true").values()}
+    assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[s]tage.onhost' || true").values()}
     assert {"0\n"} == {r.text for r in reach.run(hosts, parts).values()}
 
 

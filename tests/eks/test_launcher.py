@@ -100,13 +100,13 @@ class Pods:
 
     def tell_to_leave(self) -> None:
         """SIGTERM, as Kubernetes tells a container."""
-        self.inside(self.launcher, "pkill -TERM -f '[c]luster.eks.launcher'")
+        self.inside(self.launcher, "pkill -TERM -f '[e]ks.launcher'")
 
     def kill_all_of(self, job: str) -> None:
         """The launcher's container is gone, with all that ran in it."""
         script = (
             f"for p in $(grep -lzx 'DLAMI_JOB={job}' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3) "
-            "$(pgrep -f '[c]luster.eks.launcher|[c]luster.jobs.supervise'); do kill -KILL $p || true; done"
+            "$(pgrep -f '[e]ks.launcher|[c]luster.jobs.supervisor.supervise'); do kill -KILL $p || true; done"
         )
         self.inside(self.launcher, script)
 

@@ -43,6 +43,7 @@ _INIT = "1"  # init reaps orphans, and their whole CPU time is added to its own 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BEAT = struct.Struct("<Q4s")  # first fields of a record of dlami/heartbeat.py: count, mark
 # System services do not count as work, except those that run users' programs.
+_SUPERVISOR = re.compile(rb"\0cluster\.jobs\.(supervisor\.)?supervise\0")  # the shorter name: of an older version
 _SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[^/]*\.service")
 
 
@@ -63,9 +64,7 @@ def processes() -> dict[tuple[str, str], ProcessUsage]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
             fields, name = tail.split(), head.partition(b"(")[2]
-            serves_jobs = name.startswith(b"ssh") or b"cluster.jobs.supervisor.supervise" in _read(
-                f"/proc/{pid}/cmdline"
-            )
+            serves_jobs = name.startswith(b"ssh") or bool(_SUPERVISOR.search(_read(f"/proc/{pid}/cmdline")))
             in_a_unit = bool(_SERVICE.search(_read(f"/proc/{pid}/cgroup").decode(errors="replace")))
             variables = _read(f"/proc/{pid}/environ").split(b"\0")
             moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: monitors such as `inv top` only read

@@ -26,6 +26,9 @@ _WAIT_S = STOP_GRACE_S + 60  # time for a supervisor to end its ranks and clean 
 _WAKES_S = 5.0  # time for a supervisor woken by SIGCONT to continue
 _DIES_S = 10.0
 
+# Modules that a supervisor is started by. The second is of an older version, whose jobs may still run.
+_SUPERVISORS = {b"cluster.jobs.supervisor.supervise", b"cluster.jobs.supervise"}
+
 
 def stop(paths: JobPaths) -> JobStatus:
     """End a job on every host and return its last state. Raises NothingToDo if it has ended and nothing of it is left.
@@ -92,7 +95,7 @@ def _own_supervisors(folder: Path) -> dict[str, ProcessId]:
             words = (of_one / "cmdline").read_bytes().split(b"\0")
             inside = [Path(os.fsdecode(w)) for w in words if w.startswith(os.fsencode(folder) + b"/")]
             process = process_id(int(of_one.name))
-            if b"cluster.jobs.supervisor.supervise" in words and inside and process.belongs_to(os.getuid()):
+            if _SUPERVISORS & set(words) and inside and process.belongs_to(os.getuid()):
                 found[inside[0].name] = process
     return found
 
@@ -178,5 +181,5 @@ def _is_supervisor(process: ProcessId, paths: JobPaths) -> bool:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return not process.is_alive  # it has just ended
-    wanted = (b"cluster.jobs.supervisor.supervise", os.fsencode(paths.folder))
-    return not process.is_alive or (process.belongs_to(os.getuid()) and all(word in words for word in wanted))
+    is_of_job = bool(_SUPERVISORS & set(words)) and os.fsencode(paths.folder) in words
+    return not process.is_alive or (process.belongs_to(os.getuid()) and is_of_job)
