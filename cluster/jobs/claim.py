@@ -36,7 +36,7 @@ class HostsTaken(ConfigError):
 
 
 def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> Job:
-    """Claim the job's slots on all of its hosts, or none. What it already holds stays its own until its sweep.
+    """Claim the job's slots on all of its hosts, or none. Slots that it holds already stay claimed until its cleanup.
 
     folder: the job's folder, as the hosts see it.
     kept: addresses of hosts that stay claimed if others cannot be had.
@@ -111,7 +111,7 @@ def claims_on(
 ) -> tuple[dict[Host, tuple[Claimed, ...]], FanOut]:
     """Return the valid claims on each host that answers, and each host's result.
 
-    besides: a job whose claims do not count.
+    besides: a job whose claims are left out.
     """
     sent = program("cluster.jobs.onhost.whose", besides)
     results, answers = ask(reach, hosts, sent, lambda h: [claim_name(h)], limits=Limits(connect_s=3, total_s=_LOOK_S))
@@ -131,7 +131,7 @@ def taken_by_others(hosts: Sequence[Host], job: Job) -> dict[str, str]:
 
 
 def in_the_way(job: Job, host: Host, claims: Sequence[Claimed]) -> Claimed | None:
-    """Return a claim because of which the job does not find its slots on the host, or None if it does."""
+    """Return a claim that keeps the job from its slots on the host, or None if they are free."""
     if not claims:
         return None
     used = sum(len(c.slots) or WHOLE for c in claims)

@@ -1,4 +1,4 @@
-"""Cache of ended jobs, so that a look for active jobs reads only the records that have changed.
+"""Cache of ended jobs, so that a search for active jobs reads only the records that have changed.
 
 It is a file in this user's cache folder on the master. A job that is resumed changes its folder, and is read again.
 """
@@ -18,7 +18,7 @@ _SETTLED_S = 60.0  # a folder that changed more recently may change again withou
 
 
 class EndedJobs:
-    """Ended jobs of a folder by id, each with the change of its folder at which it was read."""
+    """Cache of a folder's ended jobs by id, each with the state of its own folder when its record was read."""
 
     def __init__(self, folder: Path) -> None:
         name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
@@ -42,12 +42,12 @@ class EndedJobs:
     def add(self, job: str, folder: os.stat_result, sequence: int) -> None:
         """Record that a job has ended.
 
-        folder: as it was before its record was read.
+        folder: the state of its folder from before its record was read.
         """
         self._found[job] = [*_state_of(folder), sequence]
 
     def save(self) -> None:
-        """Write what was found, unless it was all known. A cache that cannot be written is left as it is."""
+        """Write the cache if it has changed. A cache that cannot be written is left as it is."""
         if self._found == self._kept:
             return
         settled = time.time_ns() - int(_SETTLED_S * 1e9)

@@ -1,4 +1,4 @@
-"""Slots that a training can have now, by the jobs' records and by the claims on the hosts themselves."""
+"""Free slots for a training, by the jobs' records and by the claims on the hosts themselves."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from cluster.ssh.fanout import Executor
 
 
 def on_free_slots(reach: Executor, cluster: Cluster, listing: JobListing, spec: JobSpec, resumed: str = "") -> JobSpec:
-    """Return the request on those of its hosts that it can have now.
+    """Return the request, reduced to those of its hosts that are free now.
 
     resumed: id of the ended job whose next attempt it is.
 
@@ -37,7 +37,7 @@ def on_free_slots(reach: Executor, cluster: Cluster, listing: JobListing, spec: 
 
 
 def _elsewhere(claims: Mapping[Host, Sequence[Claimed]], known: set[str]) -> list[HoldingJob]:
-    """Return who holds hosts or slots by the hosts' own word, and is on no record here."""
+    """Return the jobs that hold hosts or slots by the hosts' own reports but have no record in this folder."""
     return [
         HoldingJob(
             job=one.name,

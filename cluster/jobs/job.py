@@ -77,11 +77,11 @@ class Job:
 
     @property
     def need(self) -> int:
-        """Return the ranks that were asked for, each of which needs a slot."""
+        """Return the requested number of ranks, each of which needs a slot."""
         return self.plan.whole_np or self.np
 
     def takes_whole(self, host: Host) -> bool:
-        """Return True if the job needs the whole host: it is to share none, or needs all of its slots."""
+        """Return True if the job needs the whole host: it must share none, or needs all of its slots."""
         return self.spec.shares_no_host or self.need >= self.slots_of(host)
 
     def slots_on(self, host: Host) -> int:
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def wanted(self) -> tuple[Host, ...]:
-        """Return the hosts of which any will do at the job's turn in the queue; () if it did not queue."""
+        """Return the hosts that a queued job may get when its turn comes; () if it was not queued."""
         return self.spec.hosts if self.spec.queue else ()
 
     @property

@@ -20,7 +20,7 @@ _PAUSES_S = (1.0, 10.0)
 
 @dataclass
 class Printed:
-    """Log as far as it was printed: where it began, and how many bytes followed."""
+    """Printed part of a log: the position where it began, and how many bytes followed."""
 
     on_output: OnOutput
     job: str = ""

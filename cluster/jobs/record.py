@@ -73,7 +73,7 @@ class JobStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Place of a waiting job in the queue, as some supervisor found it last. Hosts in it are the job's from then on."""
+    """Place of a waiting job in the queue, as a supervisor computed it last. Hosts in it are the job's from then on."""
 
     ticket: int
     place: QueuePosition
@@ -310,7 +310,7 @@ def read_job(paths: JobPaths) -> Job:
 
 
 def read_turn(paths: JobPaths, ticket: int) -> Turn | None:
-    """Return the turn of a waiting job with this ticket, as it was found last, or None."""
+    """Return the turn of a waiting job with this ticket, as it was computed last, or None."""
     with contextlib.suppress(DamagedRecord):
         turn = load(paths.turn, Turn)
         return turn if turn.ticket == ticket else None
@@ -318,7 +318,7 @@ def read_turn(paths: JobPaths, ticket: int) -> Turn | None:
 
 
 def write_turn(paths: JobPaths, turn: Turn) -> None:
-    """Write the turn atomically. It need not outlive a crash of this machine: it can be found again."""
+    """Write the turn atomically. It need not survive a crash of this machine, because it can be computed again."""
     write_atomically(paths.turn, json.dumps(dataclasses.asdict(turn)), durable=False)
 
 

@@ -45,7 +45,7 @@ class JobSpec(Terms):
 
     @property
     def shares_no_host(self) -> bool:
-        """Return True if the job takes whole hosts: that was asked for, or it starts once per host."""
+        """Return True if the job takes whole hosts: it was started with --exclusive, or it starts once per host."""
         return self.exclusive or self.program.per != "gpu"
 
     @property

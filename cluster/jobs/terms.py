@@ -11,7 +11,7 @@ from typing import Any
 from cluster.errors import ConfigError
 from cluster.terminal import counted
 
-LEAST_HANG_S = 5  # hosts are heard every 3 s
+LEAST_HANG_S = 5  # hosts report every 3 s
 
 
 def number_of_ranks(text: str, name: str = "--np") -> int | None:

@@ -1,4 +1,4 @@
-"""Turns of a user's waiting jobs, found for all of them at once by whichever of their supervisors looks first."""
+"""Turns of a user's waiting jobs. The first of their supervisors that needs them computes them for all."""
 
 import os
 import time
@@ -14,7 +14,7 @@ EVERY_S = 2.0  # how old a place may be: all records are read to find it
 
 
 def own_place(paths: JobPaths, ticket: int, without: Collection[str] = ()) -> QueuePosition | None:
-    """Return a waiting job's place in the queue, or None if it does not wait. Hosts in it are the job's from now on.
+    """Return a waiting job's place in the queue, or None if it does not wait. Hosts in it are the job's from then on.
 
     without: addresses of hosts that it cannot have now, although no record says so.
     """
@@ -26,7 +26,7 @@ def own_place(paths: JobPaths, ticket: int, without: Collection[str] = ()) -> Qu
 
 
 def _find_turns(paths: JobPaths, without: Collection[str]) -> None:
-    """Write the place of each of this user's waiting jobs, or of this job only if it has to do without hosts."""
+    """Write the place of each of this user's waiting jobs, or of this job only if `without` names hosts."""
     folder, own = paths.folder.parent, paths.folder.name
     with locked(folder):
         if not without and _is_fresh(paths):  # another supervisor has just found it

@@ -66,13 +66,13 @@ class JobsClient:
         job_id: str = "",
         interpreter: Interpreter | None = None,
     ) -> Job:
-        """Plan a job as it is asked for: probe the hosts and check the flags, but start nothing.
+        """Plan a job by the operator's request: probe the hosts and check the flags, but start nothing.
 
         resume: an ended job; the plan is its next attempt.
         job_id: the id of a new job that has one already.
         interpreter: the environment of a program that has its own, once it is installed.
 
-        Raises ConfigError if the job cannot run as asked, ClusterError if a host cannot be probed.
+        Raises ConfigError if the job cannot run as requested, ClusterError if a host cannot be probed.
         """
         used = hosts_for(spec.hosts, spec.np)
         spec.check(spec.np or sum(h.slots for h in used))

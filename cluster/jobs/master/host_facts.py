@@ -108,7 +108,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _looks(folder: Path) -> list[QuickCheckRecord]:
-    """Return the recorded health checks of users whose word counts, the newest first."""
+    """Return the recorded health checks of trusted users, the newest first."""
     found: list[QuickCheckRecord] = []
     owners = trusted_files.trusted_users(__file__)
     with contextlib.suppress(OSError):

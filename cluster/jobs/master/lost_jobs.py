@@ -29,7 +29,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class LostJob:
-    """A lost job, and whether it continues."""
+    """Lost job, with whether it continues."""
 
     id: str
     goes_on: bool
@@ -37,7 +37,7 @@ class LostJob:
 
 
 def heal_lost(folder: Path, *, dry_run: bool = False) -> list[LostJob]:
-    """Continue every lost job of this user that heals. Return for each whether it continues.
+    """Continue every lost job of this user that has recovery enabled. Return for each lost job whether it continues.
 
     If a job's supervisor ran on a machine that cannot be checked, this waits until its lease has expired.
     """

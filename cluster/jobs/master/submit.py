@@ -209,7 +209,7 @@ def _hosts_of_all_attempts(paths: JobPaths) -> tuple[Host, ...]:
 def _record(paths: JobPaths, job: Job, *, is_new: bool, checkpoints: Path | None = None) -> None:
     """Write the job's folder: the hostfile, the current code, the specification, and this attempt as announced.
 
-    A new folder is built beside its final path and renamed, so nobody sees it half-written.
+    A new folder is built beside its final path and renamed, so no reader sees it half-written.
     """
     made = JobPaths(_own_new(paths.folder.with_name(f".new-{job.id}"))) if is_new else paths
     try:
@@ -294,8 +294,8 @@ def _start(paths: JobPaths, job: Job) -> None:
 def _start_supervisor(paths: JobPaths, status: JobStatus) -> None:
     """Start a supervisor in a new session, detached from the operator's connection, and give it the lease.
 
-    status: where it takes the job up. STARTING: with a planned attempt. QUEUED: with a job that waits. HEALING: after
-    an attempt that the next one is to follow.
+    status: the state in which it adopts the job. STARTING: with a planned attempt. QUEUED: with a job that waits.
+    HEALING: after an attempt that will be followed by another.
 
     The supervisor waits for the lock that the caller holds, so its first write comes after this one.
     """

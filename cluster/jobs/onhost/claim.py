@@ -30,7 +30,7 @@ YOUNG_S = 20.0  # a younger claim may not have all its hosts yet, and gives way 
 LOOK_S = 30.0  # interval at which a holder reads its job's record
 SETTLED_S = 300.0  # after this an attempt with claims has its record written
 _TALK_S = 5.0
-_NOBODY = -1  # a process that lets nobody connect is not named by the kernel
+_NOBODY = -1  # the kernel does not report a process that accepts no connection
 _LEAST_S = 0.05  # for one more answer once that is over
 _PAUSE_S = 0.05
 _DOOR_S = 3.0  # wait for another claim on this host to be decided; without it, too, no slot is given to two
@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
 
 class ClaimHolder(NamedTuple):
-    """Process that holds this host or some slots. The kernel supplies its process, user id and slots, it the rest."""
+    """Process that holds this host or some slots. All but its claim and age comes from the kernel."""
 
     pid: int
     uid: int
@@ -71,14 +71,14 @@ class ClaimHolder(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """Result of a claim: the slots that the job has now, or who has what it wanted."""
+    """Result of a claim: the slots that the job has now, or the process that holds what it wanted."""
 
     slots: tuple[int, ...] = ()  # () is the whole host
     by: ClaimHolder | None = None
 
 
 def main(claims: dict[str, list[Any]], name: str, address: str) -> None:
-    """Claim this host or some of its slots. Print which slots the job has, and who is in the way if it has none.
+    """Claim this host or some of its slots. Print which slots the job has, or else the process that holds them.
 
     claims: by the address of the host, as its caller knows it.
 
@@ -124,7 +124,7 @@ def held(name: str, besides: str = "") -> list[dict[str, Any]]:
 def take(claim: Claim, name: str) -> ClaimResult:
     """Claim this host or some of its slots, the lowest free ones, with a background process.
 
-    Waits for a holder that will leave: one that asked later in the same moment, or whose job is over.
+    Waits for a holder that will leave: one whose claim came later in the same moment, or whose job is over.
     """
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -165,7 +165,7 @@ def _bound_slots(name: str) -> set[int]:
 
 @contextlib.contextmanager
 def _one_at_a_time(name: str) -> Iterator[None]:
-    """Decide one claim after the other on this host. Without that, two that ask for much might both go without."""
+    """Decide one claim after the other on this host. Otherwise two large claims could make each other fail."""
     deadline = time.monotonic() + _DOOR_S
     while (door := _bound(f"{name}.door")) is None and time.monotonic() < deadline:
         time.sleep(_PAUSE_S / 10)
@@ -179,7 +179,7 @@ def _one_at_a_time(name: str) -> Iterator[None]:
 def _free_doors(claim: Claim, name: str) -> dict[int, socket.socket]:
     """Bind the sockets of what is claimed, by slot. Return {} if there are not enough.
 
-    What others hold is looked at after that, so that of the whole host and a slot never both are given away.
+    Others' sockets are checked after binding, so the whole host and one of its slots are never both claimed.
     """
     doors: dict[int, socket.socket] = {}
     for slot in range(claim.of) if claim.slots else (_WHOLE,):
@@ -228,11 +228,11 @@ def _gives_way(other: ClaimHolder, claim: Claim) -> bool:
 def _ask(
     name: str, word: str, known: dict[int, ClaimHolder] | None = None, patience_s: float = _TALK_S
 ) -> ClaimHolder | None:
-    """Send a word to the process that holds this socket and return its answer.
+    """Send a request to the process that holds this socket and return its answer.
 
     Return None if it does not exist or just ended.
 
-    known: processes that have answered; they are not asked again.
+    known: processes that have answered; they are not queried again.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         until = time.monotonic() + max(_LEAST_S, patience_s)

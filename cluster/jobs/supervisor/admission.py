@@ -32,7 +32,7 @@ def next_hosts(
 
     Args:
         seats, np: hosts and ranks of the whole job.
-        without: hosts to leave out without another look, with the reason.
+        without: hosts to leave out without another check, with the reason.
         leaving: notices of hosts that will go, as far as they are known.
         suspects: hosts to examine. Spares are examined, too.
         replacing: replaces hosts that are gone, and knows their successors.

@@ -60,8 +60,8 @@ class Attempt:
     """Single run of mpirun, from its start to the explanation of its end.
 
     on_look: called a few times a second while mpirun runs, with the attempt's record and the current warnings.
-    on_stop: called once, before the ranks are asked to leave because the job is stopped.
-    on_notice: called with each host's preemption notice, again at each look while the host repeats it.
+    on_stop: called once, before the ranks get the signal to leave because the job is stopped.
+    on_notice: called with each host's preemption notice, again several times a second while the host repeats it.
     say: prints a line to the job's console.
     growing: decides whether the attempt should save and restart on more hosts.
 

@@ -18,7 +18,7 @@ from cluster.ssh.options import agent_command, way_to
 from cluster.steady_time import steady_now
 
 STOP_GRACE_S = 30.0  # time for the trainer to save and leave
-_STUCK_S = 2.0  # then look for stopped ranks, which never leave
+_STUCK_S = 2.0  # then check for stopped ranks, which never leave
 
 
 class Mpirun:
@@ -86,7 +86,7 @@ class Mpirun:
     def end(self, patience_s: float = 10) -> int:
         """End mpirun and return its exit code: SIGTERM, on which it ends its ranks, then SIGKILL.
 
-        Processes that are left are ended by the sweep afterwards.
+        Processes that are left are ended by the cleanup afterwards.
         """
         for step, wait_s in ((signal.SIGTERM, 0 if self.is_stopped else patience_s), (signal.SIGKILL, 10)):
             self._process.send_signal(step)

@@ -20,7 +20,7 @@ def remove_copies(
 ) -> tuple[str, ...]:
     """Remove the job's data on the disks of these hosts and of this one. Return a line for each host that failed.
 
-    folder: the job's folder, if each host has one of its own.
+    folder: the job's folder, if each host has its own one.
     """
     places = [f"{disk}/dlami-checkpoints-{os.getuid()}" for disk in (*DISKS, environment.get(DISK)) if disk]
     code = f"{FOLDER.removeprefix('~/')}/{OLD_COPIES}/{job_id}"

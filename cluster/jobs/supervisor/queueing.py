@@ -33,7 +33,10 @@ class Queueing:
         telling: Telling,
         folder: FolderThread,
     ) -> None:
-        """job: as it was found. It may have hosts that an earlier supervisor of it took, which is gone."""
+        """Begin the wait of a job.
+
+        job: its record. It may name hosts that an earlier supervisor, which is gone, took for it.
+        """
         self._found, self._job = job, job.planned(hosts=(), whole_hosts=())
         self._paths, self._patience = paths, patience
         self._replacing, self._telling, self._folder = replacing, telling, folder
@@ -58,7 +61,7 @@ class Queueing:
             )
             try:
                 prepared = healing.prepare(Retry(is_turn=True), job.attempt)
-            except HostsTaken as e:  # taken by a job of another shared folder
+            except HostsTaken as e:  # claimed by a job of another shared folder
                 self._say(f"waits: {e}", self._telling.waits)
                 self._patience.wait_for(functools.partial(self._give_back, job))
                 self._elsewhere |= e.why.keys()  # others may be free

@@ -24,7 +24,7 @@ from cluster.recovery.replacement import Replacement
 
 LONGEST_WAIT_S = 1800.0  # limit on the wait for hosts and the shared folder
 _LOOK_S = 5.0
-_NEWS_S = 0.5  # interval of looks for new hosts of the stack
+_NEWS_S = 0.5  # interval of checks for new hosts of the stack
 
 
 class NotHealed(Exception):

@@ -36,7 +36,10 @@ class Steps:
     """First and last step of an attempt that began at `since`."""
 
     def __init__(self, metrics: Callable[[], Sequence[Mapping[str, Any]]], since: float, beats: Beats) -> None:
-        """metrics: reads the last metrics records. An OSError from it means that they cannot be read now."""
+        """Begin without a step.
+
+        metrics: reads the last metrics records. An OSError from it means that they cannot be read now.
+        """
         self._metrics, self._since, self._beats = metrics, since, beats
         self._looked = 0.0
         self.first: StepCount | None = None

@@ -161,7 +161,7 @@ class _Supervisor:
             prepared = queueing.prepare()
         except (NotHealed, StopAsked) as e:
             if isinstance(e, StopAsked) and self.signals.are_of_a_shutdown:
-                return self.telling.status  # left queued: it is taken up when the master is back
+                return self.telling.status  # left queued: its next supervisor continues when the master is back
             left = sweep(queueing.may_have_used, self.job.id).left
             return self._finish(_never_begun(self.signals, e), left)
         waited_s, gate_s = round(prepared.waited_s, 1), round(prepared.gate_s, 1)
