@@ -20,7 +20,7 @@ _LEAST_S = {RankPhase.START: 300.0, RankPhase.COMPILE: 120.0, RankPhase.EVALUATE
 _MOST_S = {RankPhase.START: 1800.0, RankPhase.COMPILE: 1800.0, RankPhase.EVALUATE: 1800.0, RankPhase.SAVE: 900.0}
 # Seconds of standstill of a program without heartbeats, after which its attempt ends.
 CANNOT_CONTINUE_S = 60.0  # a rank is stopped or gone, or ranks wait in different calls: nothing they do can free them
-MIGHT_CONTINUE_S = 300.0  # a rank sleeps or waits for something of its own
+MIGHT_CONTINUE_S = 300.0  # a rank sleeps, or waits for something other than its peers
 COMPUTES_S = 1800.0  # a rank computes in one line, or all spin in one call: a healthy program may look like this
 SUSPECT_S = 120.0  # until a warning about such a rank
 _SAMPLES = 256

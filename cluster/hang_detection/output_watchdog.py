@@ -11,7 +11,7 @@ _WINDOW_S = 60.0  # over which it is judged whether ranks work
 
 
 class OutputWatchdog:
-    """Time since an attempt's console last grew, and the ranks that have been idle meanwhile."""
+    """Watchdog that measures how long an attempt's console has not grown, and finds ranks that were idle meanwhile."""
 
     def __init__(self, size: Callable[[], int], end_after_s: float | None) -> None:
         """Watch one attempt.

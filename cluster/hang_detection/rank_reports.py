@@ -33,7 +33,7 @@ class _Over(Exception):
 class ReportListener:
     """Thread that passes on each host's rank reports, from `start` to `close`.
 
-    The program is started again on a host that sends nothing. The programs end by themselves once nobody listens.
+    The program is started again on a host that sends nothing. The programs end by themselves once this thread stops.
     """
 
     def __init__(self, hosts: Sequence[Host], job_id: str, attempt: int, heard: Callable[[Host, Any], None]) -> None:
@@ -54,7 +54,7 @@ class ReportListener:
             self._thread.join(_FAREWELL_S)
 
     def ask_once_more(self) -> None:
-        """Stop listening, and ask every host for a last report: its ranks may have made steps since the one before."""
+        """Stop listening, and query every host for a last report: its ranks may have made steps since the last one."""
         self.close()
         with contextlib.suppress(ClusterError), Executor(self._cluster) as reach:
             _, answers = ask(reach, self._hosts, program(_REPORTER, *self._of, EVERY_S, 0.0), limits=_LAST)

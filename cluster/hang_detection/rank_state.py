@@ -29,13 +29,13 @@ class RankSeen:
 
     rank: int
     host: str
-    phase: RankPhase | None = None  # None: it does not beat
+    phase: RankPhase | None = None  # None: it sends no heartbeats
     step: int = 0  # done
     first: int = 0  # steps done after its first one in this attempt; 0 before it
-    count: int = 0  # of its beats
+    count: int = 0  # of its heartbeats
     beat_at: float = 0.0  # by its host's clock
     since: float = 0.0  # when its phase began, by its host's clock
-    silent_s: float = 0.0  # since its last beat
+    silent_s: float = 0.0  # since its last heartbeat
     longest: tuple[float, ...] = ()  # silence in each phase so far
     state: str = ""  # of its process, as /proc has it; "" if it has none any more
     cpu_s: float = 0.0

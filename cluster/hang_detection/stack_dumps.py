@@ -33,7 +33,7 @@ def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: 
     """Take the stacks of all ranks of a job.
 
     Args:
-        is_bare: the program sends no heartbeats. Each worker of torchrun is a rank of its own then.
+        is_bare: the program sends no heartbeats. Each worker of torchrun is one rank then.
         is_native: include frames of C and C++. Costs a second of a processor for each rank.
     """
     cluster = Cluster(name=job.id, hosts=job.hosts, folder=Path(), shared="", project="")

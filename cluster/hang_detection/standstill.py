@@ -1,6 +1,6 @@
-"""Standstill detection for a program without heartbeats: looks at its ranks, compared over time. Pure functions.
+"""Standstill detection for a program without heartbeats, by comparing observations of its ranks. Pure functions.
 
-One look proves nothing: a healthy training is often met in the same line. Ranks stand still where every one of them has
+One look proves nothing: a healthy training is often found in the same line. Ranks stand still if every one of them has
 kept its stack over several looks, and those outside a collective have neither computed nor read nor written meanwhile.
 """
 
@@ -18,7 +18,7 @@ from cluster.terminal import counted
 _COMPUTES = 0.05  # of a core, of all processes of a rank
 _SWITCHES_PER_S = 3.0  # of the main thread: a loop that polls every second stays below, a step does not
 _IO_BYTES_PER_S = 20_000  # of a rank: a log line stays below, reading input does not
-_NETWORK_BYTES_PER_S = 60_000  # of a host: our own looks stay below, a collective that moves does not
+_NETWORK_BYTES_PER_S = 60_000  # of a host: our own checks stay below it, a collective that makes progress exceeds it
 _LEAST_S = 0.1  # between two looks
 _PAIRS = 2  # of looks that must show the same
 _INNERMOST = 4  # frames that tell what a rank waits for
@@ -103,7 +103,10 @@ class Standstill:
     """Sequence of looks, and the time since which nothing has moved between them."""
 
     def __init__(self, np: int) -> None:
-        """Start without looks. np: the job's number of ranks, or 0 where torchrun decides it."""
+        """Start without observations.
+
+        np: the job's number of ranks, or 0 if torchrun decides it.
+        """
         self._np = np
         self._last: RanksObservation | None = None
         self._since: float | None = None
@@ -152,7 +155,7 @@ def motions_between(before: RanksObservation, after: RanksObservation) -> dict[i
 
 
 def judge(look: RanksObservation, motions: Mapping[int, Motion], np: int) -> Diagnosis | None:
-    """Return why ranks that stand still do so. None where too little was seen, or where no rank waits for another."""
+    """Return why ranks stand still. None if too little was observed, or if no rank waits for another."""
     waiting = [n for n, m in motions.items() if m in _IN_COLLECTIVE]
     others = [n for n in motions if n not in waiting]
     gone = sorted(set(range(np)) - look.ranks.keys()) if np else []

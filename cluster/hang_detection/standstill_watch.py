@@ -1,19 +1,19 @@
-"""Schedule of looks at a program without heartbeats, and the verdict from them."""
+"""Schedule of observations of a program without heartbeats, and the verdict from them."""
 
 from collections.abc import Callable
 
 from cluster.hang_detection.standstill import Diagnosis, RanksObservation, Standstill
 
-_SILENT_S = 15.0  # of its console, before the first look: a program that prints is not looked at
+_SILENT_S = 15.0  # of its console, before the first look: a program that prints is not observed
 _LOOK_AGAIN_S = 7.0  # while nothing moves
 _MOST_S = 60.0  # between two looks at a program that moves silently
-_TIMES = 1.5  # that much longer after each look at such a program
+_TIMES = 1.5  # by this factor longer after each look at such a program
 
 
 class StandstillWatch:
-    """Watch of ranks while the console is silent.
+    """Observer of a program's ranks while its console is silent.
 
-    Looks often while they stand still, and ever more rarely otherwise.
+    It looks often while they stand still, and ever more rarely otherwise.
     """
 
     def __init__(self, take: Callable[[bool], RanksObservation | None], np: int) -> None:

@@ -9,7 +9,7 @@ MPIRUN = "mpirun"
 
 
 class Frozen:
-    """Time for which an attempt has been held up while no rank made progress."""
+    """Detector of an attempt that a stopped process or a silent folder holds up while no rank makes progress."""
 
     def __init__(self) -> None:
         self._stopped_at: float | None = None
@@ -22,7 +22,7 @@ class Frozen:
         """Return the cause for ending the attempt, or None while it may continue.
 
         stopped: address -> the name of the mpirun process that is stopped there. folder_silent_s: 0 if the folder
-        answers. progress: equal at two looks between which no rank made progress. None where that is not known.
+        answers. progress: equal in two calls between which no rank made progress. None if that is unknown.
         """
         self._stopped_at = (now if self._stopped_at is None else self._stopped_at) if stopped else None
         if progress is None or progress != self._progress or self._progress_at is None:

@@ -31,12 +31,15 @@ _JUDGE_S = 1.0
 _LOOK_AGAIN_S = 0.3
 _FAREWELL_S = 3.0  # for the judging thread, which may be taking stacks
 _STALE_S = 5 * EVERY_S  # since its last report, after which a host counts as silent
-_AGAIN_S = 60.0  # between looks at ranks that may be held up
+_AGAIN_S = 60.0  # between checks of ranks that may be held up
 _PACE = "pace.json"  # beside an attempt's console: its longest silence in each phase
 
 
 class RankWatch:
-    """Two threads, from `start` to `close`: one receives the hosts' reports, the other judges them."""
+    """Watch over one attempt's ranks by two threads: one receives the hosts' reports, the other judges them.
+
+    Both run from `start` to `close`.
+    """
 
     def __init__(self, job: Job, paths: JobPaths, folder: FolderThread, say: Callable[[str], None]) -> None:
         """Prepare to watch one attempt.
@@ -52,7 +55,7 @@ class RankWatch:
             lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.spec.hang_after
         )
         self._standstill = StandstillWatch(self._look_at_bare, job.np if job.spec.program.per != "node" else 0)
-        self._taken: StackAnswers | None = None  # the newest stacks of a program that does not beat
+        self._taken: StackAnswers | None = None  # the newest stacks of a program without heartbeats
         self._looks = ReportListener(job.hosts, job.id, job.attempt, self._heard)
         self._lock, self._end = threading.Lock(), threading.Event()
         hosts = [h.address for h, n in ranks_on(job.hosts, job.np).items() for _ in range(n)]
@@ -86,7 +89,7 @@ class RankWatch:
             self._thread.join(_FAREWELL_S)
 
     def ask_once_more(self) -> None:
-        """Stop judging, and ask the hosts for the last heartbeats of ranks that have left, if there were any."""
+        """Stop judging, and query the hosts for the last heartbeats of ranks that have left, if there were any."""
         self._end.set()
         if self.step() is not None:
             self._looks.ask_once_more()
@@ -166,7 +169,7 @@ class RankWatch:
             if told["notice"]:
                 self._notices[host.address] = told["notice"]
             else:
-                self._notices.pop(host.address, None)  # taken back
+                self._notices.pop(host.address, None)  # the notice was withdrawn
             self._stopped.pop(host.address, None)
             if told["stopped"]:
                 self._stopped[host.address] = told["stopped"]

@@ -7,7 +7,7 @@ class FailureKind(enum.StrEnum):
     """Kind of an attempt's end, spelled as in its record."""
 
     DONE = "done"
-    STOPPED = "stopped"  # asked for, by 'inv jobs.stop'
+    STOPPED = "stopped"  # by 'inv jobs.stop'
     TOLD = "told"  # ranks saved and left: one of them received a SIGTERM that was not ours
     HOST = "host"  # a host was lost
     DAEMON = "daemon"  # mpirun's daemon failed, on a host that answers
@@ -20,4 +20,4 @@ class FailureKind(enum.StrEnum):
     WHOLE = "whole"  # ranks saved and left an attempt on fewer hosts, because all are available again
     NOTICE = "notice"  # a host has a preemption notice
     MASTER = "master"  # the master went down, and the supervisor with it, before it could record why
-    SUPERVISOR = "supervisor"  # the supervisor failed, or was asked to end, such as by a shutdown of the master
+    SUPERVISOR = "supervisor"  # the supervisor failed, or a signal ended it, such as at a shutdown of the master

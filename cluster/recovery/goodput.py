@@ -48,7 +48,7 @@ class TimeSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A job's time, as a total and by attempt."""
+    """Account of a job's time, as a total and by attempt."""
 
     total: TimeSplit
     attempts: tuple[TimeSplit, ...]
@@ -71,12 +71,12 @@ class Account:
 def account(history: Sequence[AttemptRecord], now: float, *, reports_steps: bool = True) -> Account:
     """Return the time used by these attempts. A running attempt counts until `now`.
 
-    reports_steps: without a step, an attempt has not got beyond its start. False: nobody knows how far it got.
+    reports_steps: True: an attempt without a step never got beyond its start. False: how far it got is unknown.
     """
     spent, best = [], -1
     for i, attempt in enumerate(history):
         unsupervised = 0.0
-        if not attempt.is_over and i + 1 < len(history):  # its supervisor was gone: what is known ends at its last step
+        if not attempt.is_over and i + 1 < len(history):  # its supervisor ended first: its last known time is a step
             until = attempt.step_at or attempt.started or attempt.began
             unsupervised = max(0.0, history[i + 1].began - until)
             spent.append(_spent(attempt, best, until, reports_steps) + TimeSplit(waiting_s=unsupervised))

@@ -18,9 +18,9 @@ class AttemptRecord:
     waited_s: float = 0.0  # between `began` and `started`: waiting for a host, the shared folder, a limit on attempts
     gate_s: float = 0.0  # of the same time: checking hosts
     started: float | None = None  # when mpirun started
-    first_step: int | None = None  # the first that was seen
+    first_step: int | None = None  # the first that was observed
     first_step_at: float | None = None
-    step: int | None = None  # the last that was seen
+    step: int | None = None  # the last that was observed
     saved: bool = False  # it left a new checkpoint
     futile: int = 0  # attempts of its supervisor without progress, in a row before it
     alive_at: float | None = None  # the last sign of progress, a step or another
@@ -43,7 +43,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A job's attempts, the oldest first."""
+    """Attempts of a job, the oldest first."""
 
     attempts: tuple[AttemptRecord, ...] = ()
     boot: str = ""  # the master's boot in which it was written

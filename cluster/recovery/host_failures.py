@@ -1,8 +1,8 @@
 """Record of host failures on the shared folder. A host that failed twice in a week is left out of trainings.
 
 Each failure is a file: any user who runs a job can add one, none is ever rewritten, and a damaged one hides no other.
-Forgiving adds a file, too. A file counts for its owner. That of root, or of the owner of this program, counts for all:
-nobody can take hosts from another user, or bring bad ones back for him.
+Forgiving adds a file, too. A file affects its owner's jobs only. Files of root and of this program's owner affect all
+jobs. So no user can take hosts from another, or bring bad ones back for him.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAVING = ("spot", "block", "shutdown")  # kinds of notices after which the host goes; others are only reported
-LEAD_S = 180.0  # before a host goes, its ranks are asked to save and leave
+LEAD_S = 180.0  # so long before a host goes, its ranks save and leave
 _AGAIN_S = 3600.0  # a time that has changed by more than this is another notice
 
 
@@ -39,7 +39,7 @@ class PreemptionNotice:
 def departures(notices: Mapping[str, Any]) -> tuple[PreemptionNotice, ...]:
     """Return the notices, the first host to go first. Anything that is not a notice is skipped.
 
-    notices: the hosts' answers by the address at which we asked them.
+    notices: the hosts' answers by the address at which they were queried.
     """
     found = []
     for host, said in notices.items():

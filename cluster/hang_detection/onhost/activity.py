@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.hang_detection.onhost.ranks import RankProcess
 
-_WORKER = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's workers, each a rank of its own
+_WORKER = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's workers, each one rank
 
 
 def activity(main: RankProcess, own: list[RankProcess]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
         seen = rank_states(job, str(attempt))
         try:
             say(seen)
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             os._exit(0)
         pause_s = pause(seen, every_s)
         if time.monotonic() + pause_s > until:

@@ -34,12 +34,12 @@ def stack(process: RankProcess, folders: list[str], is_native: bool = False) -> 
     if not tool:
         return {**told, "error": "py-spy is not installed there"}
     words = [tool, "dump", "--json", "--pid", str(process.pid)]
-    if process.state in "TtD":  # it cannot be halted for the look
+    if process.state in "TtD":  # py-spy cannot halt it
         words.append("--nonblocking")
     elif is_native:
         words.append("--native")
     error = ""
-    for before in ([], ["sudo", "-n"]) if os.geteuid() else ([],):  # a kernel may let only root look
+    for before in ([], ["sudo", "-n"]) if os.geteuid() else ([],):  # a kernel may let only root trace processes
         try:
             done = subprocess.run([*before, *words], capture_output=True, text=True, timeout=_DUMP_S)
         except (OSError, subprocess.TimeoutExpired) as e:
@@ -76,7 +76,7 @@ def _thread(thread: dict[str, Any], pid: int) -> dict[str, Any]:
 def _folder_trouble(folder: str) -> str:
     """Return what is wrong with a folder.
 
-    A child process with a time limit looks, because a dead mount would hang us.
+    A child process with a time limit checks it, because a dead mount would block this process for ever.
     """
     nothing = subprocess.DEVNULL
     try:

@@ -167,7 +167,7 @@ class NoticePoller:
     def _keep(self, found: dict[str, Any] | None) -> None:
         """Write the notice to the file atomically. Remove the file without a notice.
 
-        A file that somebody else wrote is not removed, but a new notice replaces it.
+        A file that another program wrote is not removed, but a new notice replaces it.
         """
         there = self._there()
         if found is None:
