@@ -1,1 +1,1 @@
-"""A cluster and its trainings on Kubernetes, from the same cluster file, by rendered manifests and kubectl."""
+"""Kubernetes: a cluster and its trainings, from the same cluster file, by rendered manifests and kubectl."""

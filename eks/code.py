@@ -1,4 +1,4 @@
-"""The operator's code on its way to a job's launcher: in a Secret of the job, if it is small enough."""
+"""Transfer of the operator's code to a job's launcher, in a Secret of the job if it is small enough."""
 
 import base64
 import gzip

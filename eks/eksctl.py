@@ -1,4 +1,4 @@
-"""The cluster as eksctl's own ClusterConfig, from the same cluster file and without a query to AWS."""
+"""Export of the cluster as eksctl's ClusterConfig, from the same cluster file and without a query to AWS."""
 
 from typing import Any
 

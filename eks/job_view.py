@@ -20,13 +20,13 @@ from eks.waiting import ended, reason
 
 @dataclass(frozen=True, kw_only=True)
 class EksJobView:
-    """A training in detail."""
+    """Detailed view of one training."""
 
     job: EksJob
     folder: str
     command: str  # the trainer's module and words, or the program
     pods: Mapping[str, str]  # name -> phase, with what it waits for or how it ended
-    progress: TrainingProgress | None = None  # None: no step yet, or nobody can be asked
+    progress: TrainingProgress | None = None  # None: no step yet, or no launcher answers
     trouble: str = ""  # why the progress is unknown
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def view(kubectl: Kubectl, name: str, shared: str) -> EksJobView:
 
 
 def _command(mpijob: Document) -> str:
-    """Return the words of the order that the launcher carries; "" for an MPIJob of somebody else's making."""
+    """Return the words of the order that the launcher carries; "" for an MPIJob that our tasks did not create."""
     try:
         launcher = mpijob["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
         said = next(one["value"] for one in launcher["env"] if one["name"] == ORDER_VARIABLE)

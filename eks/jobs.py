@@ -68,7 +68,7 @@ def job_of(mpijob: Document, now: float) -> EksJob:
 
 
 class EksJobs:
-    """The trainings of one cluster."""
+    """Trainings of one cluster, controlled by kubectl."""
 
     def __init__(self, cluster: EksCluster) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""A pod's page on the operator's machine: started, and viewed by port-forward until Ctrl-C or left open for others."""
+"""Client of a pod's page on the operator's machine: starts it, and forwards its port until Ctrl-C or leaves it open."""
 
 import contextlib
 import secrets

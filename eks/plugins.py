@@ -9,7 +9,7 @@ NVIDIA_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
 # p6-b200 needs 0.5.6 or later: an older plugin registers no EFA there, and pods that ask for some stay pending.
 EFA_TAG = "v0.5.20"
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"  # the resources that pods ask for
-# AWS keeps its images in an account of its own in most regions.
+# AWS keeps its images in a separate account in most regions.
 # Source: docs.aws.amazon.com/eks/latest/userguide/add-ons-images.html
 _ACCOUNT = "602401143452"
 _ACCOUNTS = {
@@ -72,7 +72,7 @@ def _plugin(cluster: EksCluster, name: str, image: str, resource: str) -> Docume
         "priorityClassName": "system-node-critical",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "hostNetwork": resource == EFA,  # it looks for the cards of the node's own network
+        "hostNetwork": resource == EFA,  # it searches for the cards of the node's own network
         "nodeSelector": {"node.kubernetes.io/instance-type": cluster.instance_type},
         "tolerations": [
             {"key": "CriticalAddonsOnly", "operator": "Exists"},

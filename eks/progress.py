@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherAnswer:
-    """A launcher's answer."""
+    """Answer of a launcher."""
 
     progress: TrainingProgress | None = None  # None: no step yet, or its ranks do not run
     trouble: str = ""  # why the progress is unknown

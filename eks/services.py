@@ -20,7 +20,7 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class PageManifest:
-    """A page that a pod serves."""
+    """Kind of page that a pod serves: TensorBoard or Jupyter, with its port."""
 
     kind: str  # tensorboard or jupyter
     port: int  # on the pod's loopback, where only a port-forward comes

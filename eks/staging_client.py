@@ -1,4 +1,4 @@
-"""A staging Job on the operator's machine: created, followed until every pod has reported its result, and deleted."""
+"""Client of a staging Job on the operator's machine: creates it, waits for every pod's result, and deletes it."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The shared folder on EFS, and Lustre, as Kubernetes mounts them. Both outlive everything else we create."""
+"""Volumes for the shared folder on EFS and for Lustre. Both outlive everything else that we create in Kubernetes."""
 
 from typing import Any
 

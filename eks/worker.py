@@ -34,7 +34,7 @@ _OF_AWS = (
 
 
 class PodWorker:
-    """An sshd, and the orderly shutdown of this pod on SIGTERM."""
+    """Worker of this pod: runs sshd, and shuts down in good order on SIGTERM."""
 
     def __init__(self, sshd: Sequence[str], notice: Path, grace_s: float, has_ranks: Callable[[], bool]) -> None:
         self._sshd, self._notice, self._grace_s, self._has_ranks = sshd, notice, grace_s, has_ranks

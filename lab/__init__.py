@@ -1,1 +1,1 @@
-"""A cluster on this machine: each host is a tree of namespaces with its own sshd."""
+"""Lab: a simulated cluster on this machine, where each host is a tree of namespaces with its own sshd."""

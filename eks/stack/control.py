@@ -58,7 +58,7 @@ def add_control_plane(t: Template, design: EksDesign, place: ClusterNetwork) -> 
 
 
 def _add_operator(t: Template, design: EksDesign, cluster: eks.Cluster) -> None:
-    """Give the creator of the cluster full access, and nobody else any."""
+    """Give the creator of the cluster full access, and no other user any."""
     t.add_resource(
         eks.AccessEntry(
             "OperatorAccess",

@@ -22,7 +22,7 @@ class Part:
     name: str
     status: str  # as EKS names it
     version: str
-    issues: tuple[str, ...] = ()  # what EKS says is wrong
+    issues: tuple[str, ...] = ()  # problems that EKS reports
 
     def __str__(self) -> str:
         wrong = "".join(f"  {issue}" for issue in self.issues)

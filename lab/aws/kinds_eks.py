@@ -64,7 +64,7 @@ class EksClusterKind:
     def create(site: Site, p: Properties) -> Made:
         """Create a cluster. Its subnets must be in two zones or more, as EKS requires.
 
-        It gets a security group of its own.
+        It gets its own security group.
         """
         ec2, network = site.api("ec2"), p["ResourcesVpcConfig"]
         subnets = ec2.describe_subnets(SubnetIds=network["SubnetIds"])["Subnets"]

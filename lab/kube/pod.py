@@ -80,7 +80,7 @@ class Pod(threading.Thread):
     def connected(self, port: int) -> socket.socket:
         """Return a connection to a port of the pod's loopback.
 
-        Raises OSError if nobody listens or the pod does not run.
+        Raises OSError if no process listens or the pod does not run.
         """
         return self._sandbox.connected(port)
 

@@ -23,7 +23,7 @@ class PortForward:
 
     def __init__(self, client: WebSocket, connected: Callable[[int], socket.socket], ended: threading.Event) -> None:
         """Args:
-        connected: opens a connection to a port of the pod. Raises Refusal or OSError if nobody listens.
+        connected: opens a connection to a port of the pod. Raises Refusal or OSError if no process listens.
         """
         self._client, self._connected, self._ended = client, connected, ended
         self._reader, self._writer = spdy.SpdyParser(), spdy.SpdySerializer()
