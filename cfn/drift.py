@@ -1,4 +1,4 @@
-"""Resources of a stack that somebody deleted outside CloudFormation, which still reports them as complete."""
+"""Drift: resources that were deleted outside CloudFormation, which still reports them as complete."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -127,7 +127,7 @@ def trouble(file: ClusterFile, ends: Collection[str]) -> str:
 
 
 def is_at_zero(aws: Aws, file: ClusterFile) -> bool:
-    """Return True if no group may have a node, because the guard or somebody has ended them all."""
+    """Return True if no group may have a node, because the guard or a person has ended them all."""
     with asking(f"looking at the groups of {file.name}"):
         groups = pages(
             aws.client("autoscaling"),

@@ -99,7 +99,7 @@ def is_the_master(outputs: dict[str, str]) -> bool:
 def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: bool = False) -> list[str]:
     """Return the command that opens a shell on the master.
 
-    It checks the master's host key and forwards the agent if asked. Session Manager has a command of its own. Raises
+    It checks the master's host key and forwards the agent if requested. Session Manager has its own command. Raises
     ConfigError if a program that it needs is missing here.
     """
     outputs = stack.outputs(aws, file.name)

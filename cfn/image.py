@@ -1,4 +1,4 @@
-"""The nodes' AMI: look up what the cluster file names, and check that first boot can run on it."""
+"""AMI of the nodes: looks up what the cluster file names, and checks that first boot can run on it."""
 
 import re
 from typing import Any

@@ -33,7 +33,7 @@ _BEGINS_S = 60.0  # limit on waiting for the event; then the status alone decide
 
 
 class PollInterval:
-    """Polling interval: short at first and after news, growing to `longest_s` without any."""
+    """Polling interval: short at first and after new events, growing to `longest_s` without any."""
 
     def __init__(self, longest_s: float = 5.0) -> None:
         self.longest_s, self.pause_s = longest_s, 0.1
@@ -45,7 +45,7 @@ class PollInterval:
 
 @dataclass
 class StackWatch:
-    """Observer of one operation on one stack: prints news and keeps what it has seen."""
+    """Observer of one operation on one stack: prints new events and keeps those that it has read."""
 
     aws: Aws
     stack: Stack

@@ -78,7 +78,7 @@ _REMOVED = (
 
 
 def policy(file: ClusterFile) -> dict[str, Any]:
-    """Return the policy for this file's stack tasks. Removing orphans and buying blocks have policies of their own."""
+    """Return the policy for this file's stack tasks. Removing orphans and buying blocks have separate policies."""
     stack = arn(file, "cloudformation", f"stack/{file.name}/*")
     return document(
         allow("Look", [*LOOK, *_LEFT], "*"),

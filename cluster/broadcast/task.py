@@ -45,7 +45,7 @@ def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool
     Raises ConfigError before anything is changed.
 
     Args:
-        agree: asks the operator before anything is removed.
+        agree: prompts the operator before anything is removed.
     """
     return _report(cluster, request, copy_as_asked(cluster, request, agree))
 

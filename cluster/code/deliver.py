@@ -40,7 +40,7 @@ class Delivered:
 
     @property
     def unpacked(self) -> str:
-        """Return the folder of its files on the master, which is there if `is_read` was asked for."""
+        """Return the folder of its files on the master, which exists if `deliver` was called with `is_read`."""
         return f"{self.folder}/{self.content}"
 
 

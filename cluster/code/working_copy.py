@@ -43,7 +43,7 @@ class Wanted:
 def provide(reach: Executor, cluster: Cluster, hosts: Sequence[Host], wanted: Wanted) -> int:
     """Provide the code on these hosts, and return to how many of them it was sent. Raises NotBrought.
 
-    A working copy that is there stays as it is.
+    An existing working copy is left unchanged.
     """
     answers, why = _ask(reach, hosts, wanted, dict.fromkeys(hosts, wanted.archive))
     lacking = [h for h, said in answers.items() if not said["is_there"]]

@@ -339,7 +339,7 @@ def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 def needs_no_reset(log: str, about: About) -> bool:
     """Return True if the driver reports for every GPU that no reset is pending and no error is left.
 
-    The kernel log keeps an Xid after the reset that it asked for. A driver without reset fields proves nothing.
+    The kernel log keeps an Xid after the reset that it required. A driver without reset fields proves nothing.
     """
     judges = (ecc_problems, repair_problems, recovery_problems)
     if any(silent_field(gpu) for _, gpu in gpus(log)) or attached(log) != len(list(gpus(log))):

@@ -40,7 +40,7 @@ class Runner(Protocol):
         """Run a command on these hosts."""
 
     def apart(self, label: str) -> contextlib.AbstractContextManager[Self]:
-        """Return the same hosts over connections of their own."""
+        """Return the same hosts over separate connections."""
 
 
 def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Termination:

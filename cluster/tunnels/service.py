@@ -133,7 +133,7 @@ def read_services() -> tuple[Service, ...]:
 
 
 def is_attended(paths: ServicePaths) -> bool:
-    """Return True if somebody looks at the page."""
+    """Return True if a person views the page."""
     return unattended_s(paths) < ATTENDED_S
 
 

@@ -42,7 +42,7 @@ def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) 
 def _with_forecast(found: cost.Cost, ask: Callable[[], dict[str, float | None]]) -> cost.Cost:
     """Return the cost with a forecast for the end of the job that runs longest.
 
-    Without known remaining times the cost is returned unchanged. A ClusterError of `ask` is printed instead.
+    Without known remaining times the cost is returned unchanged. A ClusterError of `ask` is printed.
 
     Args:
         ask: returns the seconds left of each running job, None where unknown.

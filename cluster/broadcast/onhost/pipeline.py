@@ -18,7 +18,7 @@ _RECENT = 64  # chunks kept in memory for the host after
 
 
 class Flow:
-    """Stream of a copy on this host. Changes are signalled through the condition `news`."""
+    """State of a copy on this host, shared by its threads. The condition `news` signals each change."""
 
     def __init__(self, secret: bytes, *, is_head: bool) -> None:
         self.is_head = is_head

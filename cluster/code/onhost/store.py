@@ -20,7 +20,7 @@ from cluster.ssh.onhost.trusted_files import require_own
 
 FOLDER = "~/.cache/dlami-cluster/code"
 OLD_COPIES = "jobs"  # in it: working copies of jobs that an older version started
-_KEPT_S = 30 * 86400  # age from which unused code is removed; each job has an archive of its own
+_KEPT_S = 30 * 86400  # age from which unused code is removed; each job has its own archive
 _UNFINISHED_S = 86400
 
 

@@ -169,7 +169,7 @@ class UsefulWork:
         self._at = time.monotonic()
 
     def look(self) -> dict[str, Any]:
-        """Take another look, update the counters, and return this host's report."""
+        """Read this host's activity again, update the counters, and return the report."""
         now, at, ttys, steps = processes(), time.monotonic(), terminals(), beats()
         kinds = busy(self._processes, now, at - self._at)
         kinds |= {"a terminal"} if typed(self._terminals, ttys) else set()

@@ -44,7 +44,7 @@ class GuardLimits:
 
 @dataclass(frozen=True)
 class GuardState:
-    """State that the guard keeps between two looks."""
+    """State that the guard keeps between two checks."""
 
     began: float  # start of this run of the cluster: at least one node has been there ever since
     useful_at: float  # when useful work was seen last
@@ -137,7 +137,7 @@ def useful(before: dict[str, str], now: dict[str, str]) -> str:
 
 
 def plan(terms: GuardLimits, state: GuardState, look: ClusterObservation) -> GuardDecision:
-    """Return the plan that follows from a look at the cluster."""
+    """Return the plan that follows from a check of the cluster."""
     state = _seen(state, look)
     if not terms.hold_a_lease:  # an end that an earlier guard has set still gets warnings
         state = dataclasses.replace(state, until=look.until)
@@ -171,7 +171,7 @@ def half_taken(state: GuardState, lease: float) -> GuardState:
 
 
 def _seen(state: GuardState, look: ClusterObservation) -> GuardState:
-    """Return the state after this look.
+    """Return the state after this check.
 
     A new run begins if none of the instances was there before, unless the groups' history shows that they are
     replacements.

@@ -85,7 +85,7 @@ class GuardPaths:
 
 @dataclasses.dataclass(frozen=True)
 class GuardReport:
-    """Result of a look: the report to publish, a warning to send and whether to save jobs."""
+    """Result of a check: the report to publish, a warning to send and whether to save jobs."""
 
     told: dict[str, Any]
     warn: str = ""  # warning to send now
@@ -292,7 +292,7 @@ def _reports(place: GuardPaths) -> list[dict[str, Any]]:
 
 
 def _remembered(place: GuardPaths, monotonic: float) -> tuple[GuardState | None, GuardLimits | None, float | None]:
-    """Return state and terms of the last look, and AWS's current time.
+    """Return state and terms of the last check, and AWS's current time.
 
     The time is None if the host has booted since. All three are None if nothing is stored.
     """

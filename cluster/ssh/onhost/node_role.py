@@ -1,6 +1,6 @@
 """Credentials of a node's role for our own programs: root reads them; a login user needs `sudo`.
 
-Nobody else reaches the metadata service (scripts/metadata.sh), so ranks get none, whoever runs them.
+No other user reaches the metadata service (scripts/metadata.sh), so ranks never get credentials.
 As a program, as root: print them.
 """
 

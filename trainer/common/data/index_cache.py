@@ -1,7 +1,7 @@
 """Cache of a split's record index, stored beside its shards: reading one header per image takes minutes over a network.
 
 A cached index is valid while each shard keeps its name, size and modification time. Its record lengths must also add up
-to each shard's size. Otherwise the shards are scanned again. The records carry checksums of their own.
+to each shard's size. Otherwise the shards are scanned again. The records carry their own checksums.
 """
 
 import os

@@ -97,7 +97,7 @@ def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) ->
 class Gather:
     """Gathers bytes from every rank on every rank, without a shared folder.
 
-    It uses a small graph of its own, so that it works beside eager training and when a training's graph is closed.
+    It uses a small separate graph, so that it works beside eager training and when a training's graph is closed.
     """
 
     def __init__(self, threads: int) -> None:
