@@ -18,7 +18,7 @@ _SETTLED_S = 60.0  # a folder that changed more recently may change again withou
 
 
 class EndedJobs:
-    """Cache of a folder's ended jobs by id, each with the state of its own folder when its record was read."""
+    """Cache of ended jobs by id, each with the state of the job's folder when its record was read."""
 
     def __init__(self, folder: Path) -> None:
         name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
