@@ -1,4 +1,4 @@
-"""Print the set-up script that a stack carries: `python -m cfn.setup_script STACK REGION DIGEST`, at first boot."""
+"""Printer of a stack's set-up script: `python -m cfn.setup_script STACK REGION DIGEST`, at first boot."""
 
 import sys
 

@@ -47,7 +47,7 @@ class NotifyEvent(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """Notification with its subject and text."""
+    """Notification about an event of a job."""
 
     event: NotifyEvent
     job: str

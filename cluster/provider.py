@@ -1,4 +1,4 @@
-"""Protocol of what made a cluster's hosts: their prices and hours, their replacement, the outputs of their stack."""
+"""Interface to the provider of a cluster's hosts: prices, hours paid for, replacement, and their stack's outputs."""
 
 import importlib
 import queue

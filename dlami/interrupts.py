@@ -1,4 +1,4 @@
-"""Ctrl-C before a task begins and after it has ended: a word and an exit code, as during a task."""
+"""Handling of Ctrl-C before a task begins and after it has ended: a message and an exit code, as during a task."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Operations on a lab: up, down, and the failures that its hosts can suffer."""
+"""Operations on a lab: start, removal, and the simulated failures of its hosts."""
 
 import contextlib
 import fcntl

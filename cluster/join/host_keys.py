@@ -18,7 +18,7 @@ class Proof(Enum):
 
 
 class NotTheHost(ClusterError):
-    """A host shows a key other than the expected one."""
+    """Error: a host shows a key other than the expected one."""
 
 
 @dataclass(frozen=True, kw_only=True)

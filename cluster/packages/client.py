@@ -30,7 +30,7 @@ _STOCK_S = 600.0
 
 
 class NotReady(ClusterError):
-    """Some hosts do not have the environment; the text names them, the reason and the remedy."""
+    """Error: some hosts do not have the environment. The text names them, the reason and the remedy."""
 
     def __init__(self, wanted: EnvironmentRequest, made: Ready, num_hosts: int) -> None:
         same: dict[str, list[str]] = {}

@@ -39,7 +39,7 @@ _SHOW_S = 0.2  # between two reports of progress
 
 
 class Interrupted(ClusterError):
-    """The operator interrupted a fan-out. The text lists hosts where its processes could not be ended."""
+    """Error: the operator interrupted a fan-out. The text lists hosts where its processes could not be ended."""
 
     exit_code = 130
 

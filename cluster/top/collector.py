@@ -48,7 +48,7 @@ class _Memory:
 
 
 class Gatherer:
-    """Queries the hosts and keeps their answers: `with Gatherer(reach, cluster, hosts) as g: g.frame()`."""
+    """Collector of the hosts' answers: `with Gatherer(reach, cluster, hosts) as g: g.frame()`."""
 
     def __init__(self, reach: Executor, cluster: Cluster, hosts: Sequence[Host]) -> None:
         self._cluster, self._hosts = cluster, tuple(hosts)

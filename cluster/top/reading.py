@@ -17,7 +17,7 @@ _LONG = 1 << 62
 
 
 class Nonsense(ClusterError):
-    """A host's answer is malformed."""
+    """Error: a host's answer is malformed."""
 
 
 def vitals_of(told: Any) -> Vitals:

@@ -1,4 +1,4 @@
-"""DST on this host: missing files, folders, and the mark by which hosts that share the folder find each other."""
+"""Destination of a copy on this host: its missing files, and the mark by which hosts detect that they share it."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ _PAGES = 20  # pages of a hundred activities per group, the newest first
 
 
 class Refused(Exception):
-    """AWS refused a request or did not answer; the text is the reason."""
+    """Error: AWS refused a request or did not answer. The text is the reason."""
 
 
 class HalfSet(Refused):
-    """AWS accepted a scheduled end for one of the two groups only; the text names the other, with the reason."""
+    """Error: AWS accepted a scheduled end for only one of the two groups. The text names the other and the reason."""
 
 
 @dataclass(frozen=True)

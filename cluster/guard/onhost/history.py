@@ -18,7 +18,7 @@ _TO_ZERO = re.compile(r"shrinking the capacity from \d+ to 0\b")  # cause of an 
 
 @dataclass(frozen=True)
 class Past:
-    """Running time of a cluster before the guard's first look. Auto Scaling keeps six weeks of it."""
+    """Running time of a cluster before the guard's first check. Auto Scaling keeps six weeks of it."""
 
     began: float  # first launch of a master since the last shrink to zero; seconds since 1970
     hours: float  # instance hours of all its runs

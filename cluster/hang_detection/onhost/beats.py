@@ -22,7 +22,7 @@ NOTICE = "/run/dlami-notice.json"  # written by the host's own unit when it will
 
 
 def rank_states(job: str, attempt: str) -> dict[str, Any]:
-    """Return this host's clock, its ranks and the state of their processes, mpirun's stopped daemon, and a notice."""
+    """Return the report: clock, ranks with their processes' states, a stopped mpirun daemon, a preemption notice."""
     found = processes(job, attempt)
     by_pid, mains, said = {p.pid: p for p in found}, main_processes(found), beats(job, attempt)
     ranks = []

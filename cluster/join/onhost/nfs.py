@@ -19,7 +19,7 @@ _SBIN = ("/usr/sbin", "/sbin")
 
 
 class NfsError(Exception):
-    """The folder cannot be served or mounted; the text is the reason."""
+    """Error: the folder cannot be served or mounted. The text is the reason."""
 
 
 def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Start of a rank on a host that several jobs share: it sees its job's GPUs only, and uses cores in proportion.
+"""Start of a rank on a host that several jobs share: the rank sees only its job's GPUs, and a like share of cores.
 
 Arguments: the rank's command. `DLAMI_SLOTS` is `2,5/8`: its job has slots 2 and 5 of the host's 8. The command replaces
 this process.
@@ -22,7 +22,7 @@ def gpus_of(slots: list[int], gpus: int) -> str:
 
 
 def cores_of(slots: list[int], of: int, cores: list[int]) -> set[int]:
-    """Return the cores for these slots: to each slot an equal run of the list, at least one core."""
+    """Return the cores for these slots: each slot gets an equal run of the list, at least one core."""
     mine: set[int] = set()
     for slot in slots:
         first = slot * len(cores) // of

@@ -26,7 +26,7 @@ _OURS = {"dlami"}  # installed beside every job's code
 
 
 class Unjudged(Exception):
-    """The program itself decides where modules are found, so it cannot be checked."""
+    """Error: the program itself decides where modules are found, so it cannot be checked."""
 
 
 def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
