@@ -91,7 +91,7 @@ def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "157 files: 157 written to /shared/by-hosts, 0 rejected" in done.stdout
     (job,) = set(lab.shared.glob("jobs/*-imagenet-*/job.json")) - before
-    assert 3 == json.loads(job.read_text())["np"], "one rank per host looks for the files"
+    assert 3 == json.loads(job.read_text())["plan"]["np"], "one rank per host looks for the files"
     assert 3 == len(list((lab.shared / "by-hosts").iterdir()))
     checked = inv("data.verify", "/shared/by-hosts", "--decode")
     assert 0 == checked.returncode, checked.stdout + checked.stderr
