@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, hosts, in_stack, plan, replace_instance, stack, status, update
+from cfn import create, hosts, in_stack, plan, provider, replace_instance, stack, status, update
 from cfn.aws import Aws
 from cfn.prices import PriceList
 from cluster.clusterfile.model import ClusterFile
@@ -129,7 +129,7 @@ def works_as_master(
     found = hosts.hosts(own, outputs)
     assert in_stack.file_of(own, "demo").name == "demo"
     assert 0 == replace_instance.main(["us-east-1", "demo", "hosts"])
-    assert 0 == replace_instance.main(["us-east-1", "demo", "end", found[2].address, "2"])
+    assert 2 == provider.provider().end("us-east-1/demo", found[2].address, 2)
     monkeypatch.setattr(update, "wait_for", lambda condition, seconds, look: look())
     with pytest.raises(ClusterError, match="no successor"):
         update.replace(own, file, "1", lambda _: None)

@@ -218,7 +218,7 @@ def test_the_project_on_the_nodes_is_what_it_is_here(
     running = a_job("", "supervised")
     view = JobView(job=running, status=JobStatus(state=JobState.RUNNING), folder="", owner="", age_s=0)
     monkeypatch.setattr(
-        project.JobsClient, "list", lambda jobs: JobListing(jobs=(view,), damaged=(), damaged_ids=(), left_out={})
+        project.JobsClient, "list", lambda jobs, **_: JobListing(jobs=(view,), damaged=(), damaged_ids=(), left_out={})
     )
     with pytest.raises(ConfigError, match=r"supervised is supervised by the code that is there: wait, or .*--force"):
         synced()
