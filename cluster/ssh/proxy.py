@@ -1,7 +1,7 @@
 """Proxy command between ssh and a host without an open port: lends a key there first, and keeps error output.
 
-Run as a script, without imports of this project: `python proxy.py '{"said": …}' WORD…` becomes WORD…. The error output
-goes to a file, because ssh drops its proxy's stderr where the connection is to stay open.
+Run as a script, so that it starts fast: `python proxy.py '{"said": …}' WORD…` becomes WORD…. The error output goes to a
+file, because ssh drops its proxy's stderr where the connection is to stay open.
 """
 
 import json
@@ -52,6 +52,7 @@ def lend(region: str, user: str, key: str, instance: str, address: str = "") -> 
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
+    sys.path.append(str(Path(__file__).parents[2]))  # a script's path lacks the checkout
     from cluster.ssh.onhost import node_role
 
     config = Config(retries={"mode": "standard", "max_attempts": 8}, connect_timeout=5, read_timeout=10)

@@ -339,7 +339,7 @@ def test_every_task_of_a_laptop_works_through_session_manager(
 ) -> None:
     """All of them over one session, that has time to begin; when the connections end, so does its program."""
     monkeypatch.setattr(fanout, "_TUNNEL_S", PATIENCE_S)
-    write_cluster(laptop, cluster, "ssm", [f'key = "{lab.key}"'], 'public_key = "ssh-ed25519 AAAA"')
+    write_cluster(laptop, cluster, "ssm", [f'key = "{lab.key}"'], f'public_key = "ssh-ed25519 {"A" * 68}"')
     (laptop.folder / "file").write_text("from the laptop")
 
     with Executor(load_cluster(str(laptop.folder))) as through:
