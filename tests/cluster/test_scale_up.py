@@ -167,7 +167,7 @@ def asked(
     job = changed(small(), id=job_id, mpirun=mpirun, **changes)
 
     class WhenItListens:
-        are_of_jobs_stop, are_of_a_shutdown = is_stopped, False
+        are_of_jobs_stop, are_of_a_shutdown, limit = is_stopped, False, ""
 
         def is_due(self, first_step_at: float | None) -> bool:
             return growing and (tmp_path / "on").exists()
