@@ -227,8 +227,8 @@ def test_no_name_or_number_of_eve_s_stops_bob(lab: Lab, seats: dict[str, Seat], 
         done = typed(bob, tmp_path, "train.run", "--no-code", "--unchecked", "--hosts", "0", "--", "id", "-un")
         assert (0, True) == (done.returncode, BOB in done.stdout), done.stdout + done.stderr
         listed = json.loads(typed(bob, tmp_path, "jobs.list", "--all", "--json").stdout)
-        assert [BOB] == [one["owner"] for one in listed if one["owner"] != EVE]
-        assert {EVE, BOB} == {one["owner"] for one in listed}
+        owners = [one["owner"] for one in listed]
+        assert 1 == owners.count(BOB) and EVE in owners
         assert "" == bob.sh(f"find /tmp -maxdepth 1 -user {BOB} -name 'dlami-mpi.*'")
     finally:
         seats["root"].sh(f"find /shared /tmp /var/tmp -xdev -user {EVE} -mindepth 1 -delete")

@@ -87,6 +87,6 @@ def test_a_launcher_says_how_far_its_training_is(operator: Operator, monkeypatch
 
     wait_for(lambda: said() is not None, 300, f"{job} says how far it is")
     found = said()
-    assert found and (7, 12.5) == (found.step, found.images_per_s)
+    assert found and (8, 12.5) == (found.step, found.images_per_s)
     (operator.shared / "jobs" / job / "may-end").touch()
     operator.pods.wait_for_condition(job, "Succeeded", LIMIT_S)
