@@ -63,8 +63,8 @@ def chart(cluster: EksCluster) -> dict[str, str]:
         "name": "dlami-cluster",
         "description": "What trainings by dlami-cluster stand on in a Kubernetes: volumes, plugins, access, pages",
         "type": "application",
-        "version": "0.1.0",
-        "appVersion": "0.1.0",
+        "version": "0.2.0",
+        "appVersion": "0.2.0",
         "kubeVersion": ">=1.30.0-0",
     }
     return {"Chart.yaml": _plain(about), "values.yaml": _plain(values(cluster)), **templates}
