@@ -123,7 +123,7 @@ class Kind:
 def on(reach: Executor, host: Host, job: str, number: str, of: str) -> None:
     """A signal for what runs of the program there: for one rank's first process, or for all that there is of it."""
     ours = (
-        f"$({list_script('DLAMI_JOB', job)} | awk '$1 ~ /^[0-9]+$/ {{print $1}}')"  # a command may have several lines
+        f"$({{ {list_script('DLAMI_JOB', job)}; }} | awk '$1 ~ /^[0-9]+$/ {{print $1}}')"  # commands have several lines
     )
     pick = {
         "a rank": 'if [ "$c" = dlami-rank ]; then for q in $(pgrep -P $p); do grep -qx dlami-rank /proc/$q/comm || echo $q; done; fi',
