@@ -22,7 +22,7 @@ class LocalPort:
     def __init__(self, connection: Path, port: int) -> None:
         """Open the port. connection: the control socket of the connection to the master."""
 
-        class Through(socketserver.BaseRequestHandler):
+        class ForwardHandler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with (
                     contextlib.suppress(OSError),  # the client notices: its connection is closed
@@ -30,7 +30,7 @@ class LocalPort:
                 ):
                     join(self.request, there)
 
-        self._server = _ForwardServer(("127.0.0.1", 0), Through)
+        self._server = _ForwardServer(("127.0.0.1", 0), ForwardHandler)
         self.number = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

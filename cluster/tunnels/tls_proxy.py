@@ -68,7 +68,7 @@ class Front:
         context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
         places = threading.BoundedSemaphore(_MOST)
 
-        class Through(socketserver.BaseRequestHandler):
+        class ProxyHandler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with contextlib.suppress(OSError), places:
                     self.request.settimeout(_HANDSHAKE_S)
@@ -85,7 +85,7 @@ class Front:
                 address = ipaddress.ip_address(client_address[0])
                 return any(address in one for one in allowed)
 
-        self._server = Server((address, port), Through)
+        self._server = Server((address, port), ProxyHandler)
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -101,6 +101,20 @@ def test_whose_a_process_is_stands_in_its_environment(
     assert found.is_service or not is_service
 
 
+@pytest.mark.parametrize("module", ["cluster.jobs.supervisor.supervise", "cluster.jobs.supervise"])
+def test_a_supervisor_belongs_to_a_job(module: str) -> None:
+    """Its work keeps no cluster that its ranks do not keep, in this version and in the one before."""
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(["sh", "-c", "echo; read line", "-m", module, "/shared/jobs/j"], stdin=pipe, stdout=pipe)
+    try:
+        assert child.stdout
+        assert child.stdout.readline(), "it is there"
+        start = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        assert activity.processes()[str(child.pid), start].is_job
+    finally:
+        child.communicate(b"\n")
+
+
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """A host on which nothing happens but what a test changes here."""

@@ -4,7 +4,9 @@ import dataclasses
 import io
 import os
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -254,6 +256,20 @@ def test_a_job_is_stopped_unseen_where_it_is_the_only_one_that_is_meant(
     monkeypatch.setattr(stop, "_signal_stop", signalled)
     monkeypatch.setattr(stop, "_WAIT_S", 0.0)
     assert (says, stopped) == (stop.stop_unseen(Path("/x"), which), told)
+
+
+@pytest.mark.parametrize("module", ["cluster.jobs.supervisor.supervise", "cluster.jobs.supervise"])
+def test_supervisors_of_this_and_of_the_version_before_are_found(module: str, tmp_path: Path) -> None:
+    """By the module that started them; a job whose record cannot be read is stopped by its supervisor."""
+    words = ["-c", "import time; print(flush=True); time.sleep(600)", module, str(tmp_path / "j")]
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as child:
+        reaper = threading.Thread(target=child.wait)
+        try:
+            assert child.stdout and child.stdout.readline(), "it is there"
+            reaper.start()
+            assert stop.stop_unseen(tmp_path, "j").startswith("j was stopped")
+        finally:
+            child.kill()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def session(**options: Any) -> Any:
     if os.geteuid() == 0 or not os.path.exists(PROGRAM):
         return boto3.Session(**options)
 
-    class Role(CredentialProvider):
+    class RoleProvider(CredentialProvider):
         """Provider of the role's credentials, asked after the user's own ones."""
 
         METHOD = CANONICAL_NAME = _NAME
@@ -37,7 +37,7 @@ def session(**options: Any) -> Any:
             return found and RefreshableCredentials.create_from_metadata(found, refresh_using=_asked, method=_NAME)
 
     core = botocore.session.get_session()
-    core.get_component("credential_provider").insert_before("iam-role", Role())
+    core.get_component("credential_provider").insert_before("iam-role", RoleProvider())
     return boto3.Session(botocore_session=core, **options)
 
 

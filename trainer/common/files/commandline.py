@@ -1,4 +1,4 @@
-"""What the trainer's programs share on the command line: dataclasses as flags, complaints in one sentence."""
+"""Command line of the trainers' programs: flags made from dataclasses, and errors of one sentence."""
 
 import argparse
 import sys
@@ -51,7 +51,7 @@ class TrainerParser(argparse.ArgumentParser):
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's."""
+        """Parse as argparse does, with dashes in the place of underscores."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args([_dashed(word) for word in words], namespace)
 
@@ -73,14 +73,14 @@ def _dashed(word: str) -> str:
 
 
 def add_check_flags(parser: argparse.ArgumentParser) -> None:
-    """What every trainer is asked by before it is started on the ranks: `--check`, `--ranks`, `--json`."""
+    """Add the flags of a check before the ranks start: `--check`, `--ranks`, `--json`. Every trainer has them."""
     parser.add_argument("--check", action="store_true", help="say what would be done, or why it cannot be; then leave")
     parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have (default 1)")
     parser.add_argument("--json", action="store_true", help="with --check: the plan as JSON")
 
 
 def add_flags(parser: argparse.ArgumentParser, config: type, defaults: Mapping[str, Any] | None = None) -> None:
-    """One flag per field of `config`, with its help and default; booleans also have a --no- form.
+    """Add one flag per field of `config`, with its help and default. Booleans also have a --no- form.
 
     Args:
         defaults: by field name, what wins over the fields' own defaults.
